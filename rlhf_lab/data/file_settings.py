@@ -201,10 +201,7 @@ class PromptFileSettings(FileSettings):
             run's reward, or the answer key if there is none.
     """
 
-    keyed_if_set: ClassVar[tuple[str, ...]] = (
-        *FileSettings.keyed_if_set,
-        *("prompt_template", "system", "verifier"),
-    )
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("prompt_template", "system", "verifier")
     prompt_template: str = PROMPT
     system: str = ""
     verifier: str | None = None

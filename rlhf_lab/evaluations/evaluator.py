@@ -44,6 +44,8 @@ from rlhf_lab.training.settings import SOUP
 REFERENCE_NAME = "SFT"
 SOUP_NAME = "SFT soup"
 """Name of a reference whose weights are a mean (`needs.soup`)."""
+CERTIFIED_NAME = "certified policy"
+"""Name of the policy with which an alarm of the audit ended rounds of training."""
 
 SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "correct", "ended")
 """Columns of evaluation.jsonl whose mean or rate is a metric of the policy."""

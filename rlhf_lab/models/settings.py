@@ -181,7 +181,7 @@ class Scratch(Weights):
     """
 
     small_scale: ClassVar[bool] = True
-    keyed_if_set: ClassVar[tuple[str, ...]] = (*Weights.keyed_if_set, "min_frames")
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("min_frames",)
     family: str = "llama"
     hidden: Annotated[int, Ge(1)] = 64
     layers: Annotated[int, Ge(1)] = 2

@@ -103,12 +103,13 @@ class Auditor:
         if self.settings.action == "stop":
             self._certified = self._copy_weights()
 
-    def check(self, iteration: int) -> dict[str, float]:
+    def check(self, iteration: int, *, final: bool = False) -> dict[str, float]:
         """Buy comparisons of the current policy, write them, and act on an alarm. Returns the metrics to log.
 
         Args:
             iteration: number of iterations that the policy was trained on, at least 1. The same number gives the same
                 prompts and responses.
+            final: True if training has ended, so that there is nothing to pause.
         """
         if not self.on:
             return {}
@@ -123,7 +124,7 @@ class Auditor:
         numbers = self._numbers()
         if is_worse and self.alarm_at is None:
             self.alarm_at = iteration
-            self._act(iteration, numbers)
+            self._act(iteration, numbers, final)
         row = {
             "iteration": iteration,
             **_without_nan(numbers),
@@ -202,20 +203,20 @@ class Auditor:
             "unanswered": float(self.unanswered),
         }
 
-    def _act(self, iteration: int, numbers: dict[str, float]) -> None:
+    def _act(self, iteration: int, numbers: dict[str, float], final: bool) -> None:
         """Report the alarm, and pause or stop training."""
         alarm = self._describe_alarm(iteration, numbers)
         action = self.settings.action
         if action == "stop":
             self.stopped = iteration
             self._restore_certified()
-        elif self._pauses(iteration):
+        elif self._pauses(final):
             self.pause = (
                 f"{alarm}, before the policy was trained further; check python -m rlhf_lab report "
                 f"{self.run.directory}, and repeat the command with alerts.continue_paused=true to resume from here"
             )
-        console.inform(f"  audit: {alarm}{self._consequence(iteration)}", soft_wrap=True)
-        self.run.note(f"audit: {alarm}{self._consequence(iteration)}")
+        console.inform(f"  audit: {alarm}{self._consequence(final)}", soft_wrap=True)
+        self.run.note(f"audit: {alarm}{self._consequence(final)}")
         stated = alerts.Alarm(
             level=LEVEL,
             signals=["audit"],
@@ -234,9 +235,9 @@ class Auditor:
             f"comparisons won, ties half; {self.labels} comparisons by {self.settings.labels_from})"
         )
 
-    def _consequence(self, iteration: int) -> str:
+    def _consequence(self, final: bool) -> str:
         """Return the effect of an alarm on training as text."""
-        if iteration >= self.iterations and self.settings.action != "stop":
+        if final and self.settings.action != "stop":
             return "; training had ended"
         certified = f"the policy after {self.certified_at} iterations" if self.certified_at else "the start policy"
         consequences = {
@@ -246,10 +247,9 @@ class Auditor:
         }
         return consequences[self.settings.action]
 
-    def _pauses(self, iteration: int) -> bool:
+    def _pauses(self, final: bool) -> bool:
         """Return True if an alarm pauses this command. After the last iteration there is nothing to pause."""
-        is_final = iteration >= self.iterations
-        return self.settings.action == "pause" and not is_final and not self.run.config.alerts.continue_paused
+        return self.settings.action == "pause" and not final and not self.run.config.alerts.continue_paused
 
     def _copy_weights(self) -> dict[str, Tensor]:
         """Return a copy of the policy's trained tensors in host memory."""

@@ -16,24 +16,24 @@ ONE_PASS = IterativeDPO.evidence.baseline_policy
 
 
 def against_one_pass(run: StoredRun) -> str | None:
-    """Compare the last iteration of iterative DPO with one pass, or with the start if there is no one-pass policy."""
+    """Compare the result of iterative DPO with one pass, or with the start if there is no one-pass policy."""
     names = policy_names(run)
-    # Policies of iterative DPO are named "iteration N".
-    rounds = [name for name in names if name.startswith("iteration ")]
+    # The policies of the rounds come last; the very last one is the run's model.
+    last = names[-1] if names else ONE_PASS
     # Without both policies, fall back to the comparison with the start.
-    if ONE_PASS not in names or not rounds:
+    if ONE_PASS not in names or last == ONE_PASS:
         return against_reference(run)
     metric = judge(run)
-    comparison = compare_policies(run, rounds[-1], ONE_PASS, metric)
+    comparison = compare_policies(run, last, ONE_PASS, metric)
     if comparison is None:
         return None
     title = metric_title(metric)
     if is_clear(comparison):
         verdict, direction = ("Yes", "higher") if comparison.difference.mean > 0 else ("No", "lower")
         size = unsigned(comparison.difference)
-        evidence = f"{rounds[-1]} against {ONE_PASS}, {p_equals(comparison.p_value)}"
+        evidence = f"{last} against {ONE_PASS}, {p_equals(comparison.p_value)}"
         return f"{verdict}: iterating scores {size} {direction} in {title} than one pass ({evidence})."
-    return unclear(f"iterating and one pass of DPO ({rounds[-1]} against {ONE_PASS})", title, comparison)
+    return unclear(f"iterating and one pass of DPO ({last} against {ONE_PASS})", title, comparison)
 
 
 def against_reference(run: StoredRun) -> str | None:

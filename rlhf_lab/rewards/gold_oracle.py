@@ -86,8 +86,8 @@ class GoldOracle:
     ) -> tuple[BoolArray, FloatArray]:
         """Label pairs by sampling from Bradley–Terry: P(first) = σ(r_first − r_second), with rewards in logits.
 
-        If the score is not a logit (an ensemble, grades, step probabilities) the higher score wins. Ties are decided
-        by a coin toss. A pair with an unscored side has no label: its probability is NaN.
+        If the score is not a logit (an ensemble, a length head, grades, step probabilities) the higher score wins. Ties
+        are decided by a coin toss. A pair with an unscored side has no label: its probability is NaN.
         """
         count = len(prompts)
         # One call for both sides, so that both come from the same cache and, for a model, the same batches.
@@ -108,7 +108,8 @@ def logit_unit(reward: Source) -> float | None:
     if not isinstance(reward, BTReward) or len(reward.scorers) > 1:
         return None
     scale = reward.scorers[0].scale
-    return scale.sd if scale.logit else None
+    # With a length head, the score is only a part of the log-odds.
+    return scale.sd if scale.logit and not scale.attributes else None
 
 
 def by_model(corpus: Corpus, run: Run) -> Corpus:

@@ -110,8 +110,7 @@ def open_reward(
             _term_settings(None, settings)  # rejects any setting, because this term has none
             return OutcomeReward(judge)
         return ProcessReward(judge, _term_settings(Process, settings))
-    # Only rubric models have named attributes.
-    if bt.ScoreScale.read(source).attributes:
+    if bt.ScoreScale.read(source).is_rubric:
         _term_settings(None, settings)
         scorers = bt.load_members(source, model_settings, device, batch_tokens, note)
         return RubricReward(scorers[0])

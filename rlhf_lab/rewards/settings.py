@@ -12,6 +12,7 @@ from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.packs import named
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
 from rlhf_lab.monitoring.settings import Audit, Monitor, samples_are_watched
+from rlhf_lab.training.settings import SOUP
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -199,6 +200,11 @@ def _audit_problems(graph: RewardGraph, config: Config) -> list[str]:
         kind = registry.kind_of("algorithm", config.algorithm)
         return [f"{written}: algorithm={kind} trains no policy on its own samples; use algorithm=ppo, grpo, …"]
     problems = []
+    if config.needs.get(SOUP):
+        problems.append(
+            f"{written} compares the policy with its start, but needs.soup makes the reference another model; leave "
+            "one of them out"
+        )
     if audit.labels_from == "gold" and not config.gold_role and Capability.TRUE_REWARD not in config.data.capabilities:
         data = registry.kind_of("data", config.data)
         problems.append(

@@ -316,11 +316,11 @@ def _code_files(checked: root.Config) -> list[Path]:
 def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Return the values of settings that are part of a key.
 
-    Settings in `keyed_if_set` were added after the first keys. They are omitted if they have their default, so that
-    older results keep their keys. Settings in `unkeyed` are always omitted.
+    Settings in `keyed_if_set` of a class or its bases were added after the first keys. They are omitted if they have
+    their default, so that older results keep their keys. Settings in `unkeyed` are always omitted.
     """
     values = _without(values, *getattr(settings, "unkeyed", ()))
-    optional = getattr(settings, "keyed_if_set", ())
+    optional = {name for cls in type(settings).__mro__ for name in getattr(cls, "keyed_if_set", ())}
     fields = [item for item in dataclasses.fields(settings) if item.name in optional]
     unchanged = [item.name for item in fields if getattr(settings, item.name) == _default(item)]
     return _without(values, *unchanged)

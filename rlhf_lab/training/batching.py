@@ -12,7 +12,13 @@ from rlhf_lab.training.settings import TrainingSettings
 
 
 def plan_steps(
-    lengths: Sequence[int], *, batch_size: int, epochs: float, bucket_batches: int, seed: int
+    lengths: Sequence[int],
+    *,
+    batch_size: int,
+    epochs: float,
+    bucket_batches: int,
+    seed: int,
+    whole_epochs: bool = False,
 ) -> list[list[int]]:
     """Return the example indices of every step.
 
@@ -24,8 +30,11 @@ def plan_steps(
         batch_size: examples per step.
         epochs: passes over the data; ⌈epochs·N/batch_size⌉ steps are planned.
         bucket_batches: batches per window; 1 turns sorting off.
+        whole_epochs: True to plan the smaller last batch of every epoch in addition; `epochs` is then an integer.
     """
     total = math.ceil(epochs * len(lengths) / batch_size)
+    if whole_epochs:
+        total = round(epochs) * math.ceil(len(lengths) / batch_size)
     steps: list[list[int]] = []
     window_size = batch_size * bucket_batches
     epoch = 0

@@ -222,7 +222,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
     settings = algorithm.settings
     algorithm.start()
     totals = Totals()
-    step_seconds: list[float] = []
+    seconds, updates = 0.0, 0
     first_step = _resume(algorithm, engine, run, totals)
     save_every = run.config.checkpoint.every_steps
     writer = checkpoint.Writer(run.directory, background=run.config.checkpoints_in_background)
@@ -241,6 +241,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
             if batch.micro:
                 totals.norms = engine.clip()
                 totals.steps += 1
+                updates += 1
                 # Memory is recorded twice: gradients exist only before the update, optimiser state only after it.
                 record_memory(run, engine)
                 if algorithm.accept_step(outputs):
@@ -248,7 +249,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
                 else:
                     engine.skip()
                 record_memory(run, engine)
-            step_seconds.append(time.monotonic() - started)
+            seconds += time.monotonic() - started
             is_last = algorithm.finished or step + 1 == algorithm.total_steps
             evaluates = algorithm.evaluation_due(step)
             # A signal may reach only some processes. Saving needs all of them, so they agree on it here.
@@ -268,7 +269,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
             if algorithm.finished:
                 break
-    record_cost(run, step_seconds)
+    record_cost(run, seconds, updates)
 
 
 def _gradients(

@@ -49,7 +49,7 @@ LOOP_COST = (
     ),
     Metric(
         "step_seconds",
-        "median wall time of a step, including samples, excluding logging, evaluations and checkpoints",
+        "mean wall time per update, including samples, excluding logging, evaluations and checkpoints",
         title="step",
         unit="s",
         better="lower",

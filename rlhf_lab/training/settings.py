@@ -42,6 +42,14 @@ def unjudged_steps(labels: str, config: Config, instead: str) -> list[str]:
     ]
 
 
+def only_after_rounds(settings: TrainingSettings) -> Rule:
+    """Return the rule that an algorithm in rounds has no evaluations between them."""
+    return (
+        not settings.eval_early,
+        "eval_early=true has no effect: the policy is evaluated after every round; leave it out",
+    )
+
+
 SOUP = "soup"
 """Role of a second policy. The reference is then the mean of its weights and those of `needs.policy`."""
 
@@ -197,9 +205,10 @@ class TrainingSettings(StageSettings):
         log_every_steps: optimiser steps between two rows of metrics.jsonl.
         eval_every_steps: optimiser steps between two evaluations during training; 0 evaluates only at the end.
         eval_early: True to also evaluate after 1, 2, 4, 8, … steps below `eval_every_steps`. A policy moves fastest at
-            the start, so curves against KL have more points there.
+            the start, so curves against KL have more points there. Algorithms in rounds evaluate after every round.
     """
 
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("eval_early",)
     by_size = BySize(
         tuned_by_model=("optimizer", "lr", "muon_lr", "epochs", "batch_size", "max_length"),
         smoke={"epochs": 1.0},

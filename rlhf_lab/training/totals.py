@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -148,13 +147,18 @@ def record_memory(run: Run, engine: HoldsState) -> None:
         run.cost[name] = max(mib, run.cost.get(name, 0.0))
 
 
-def record_cost(run: Run, step_seconds: list[float]) -> None:
-    """Record peak memory and the median step time; the maximum over all processes counts."""
+def record_cost(run: Run, seconds: float, updates: int) -> None:
+    """Record peak memory and the mean time of an update; the maximum over all processes counts.
+
+    Args:
+        seconds: time of all steps, including those that sample.
+        updates: number of steps with an update.
+    """
     peak = peak_memory.peak_gib()
     if peak is not None:
         run.cost["memory/peak"] = (peak - run.floor_gib) * 2**10
-    if step_seconds:
-        run.cost["step_seconds"] = statistics.median(step_seconds)
+    if updates:
+        run.cost["step_seconds"] = seconds / updates
     costs = ranks.exchange(run.cost)
     maxima = {name: max(cost.get(name, 0.0) for cost in costs) for name in run.cost}
     run.cost = {name: round(value, 4) for name, value in maxima.items()}

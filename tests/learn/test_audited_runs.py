@@ -102,6 +102,15 @@ def test_no_alarm_on_a_healthy_run(recipe, policy, tmp_path):
     assert found["audit/win_rate"] > 0.55 and found["audit/certified_at"] == LAST[recipe]
 
 
+def test_a_spent_budget_ends_with_an_audit_of_the_iterations_that_trained(policy, tmp_path):
+    """Ten iterations are planned. The last audit has the number of those before the budget was spent."""
+    stage = plan("grpo", policy, tmp_path, *HACKED, "algorithm.token_budget=1500")
+    execute(stage)
+    trained = len(logged(stage, "generated_tokens"))
+    assert 2 < trained < LAST["grpo"]
+    assert [row["iteration"] for row in audited(stage)] == list(range(1, trained + 1))
+
+
 def test_buying_comparisons_changes_no_training(policy, tmp_path):
     """Bit for bit: the model, and every logged number but the audit's own."""
     on = plan("grpo", policy, tmp_path, *HEALTHY)
@@ -114,9 +123,11 @@ def test_buying_comparisons_changes_no_training(policy, tmp_path):
     assert not any(name.startswith("audit/") for name in result(off)["metrics"])
 
 
-@pytest.mark.parametrize("recipe", ["ppo"])
-def test_stop_ends_with_the_policy_certified_last(recipe, policy, tmp_path):
-    """Nothing is certified before the alarm here (a window of 16 labels is too small), so it is the start policy."""
+@pytest.mark.parametrize(("recipe", "name"), [("ppo", "PPO"), ("dpo_iterative", "certified policy")])
+def test_stop_ends_with_the_policy_certified_last(recipe, name, policy, tmp_path):
+    """Nothing is certified before the alarm here (a window of 16 labels is too small), so it is the start policy. It is
+    evaluated last, so that its numbers are the run's.
+    """
     stage = plan(recipe, policy, tmp_path, *HACKED, "reward.audit.action=stop", "reward.audit.delta=0.01")
     execute(stage)
     found = result(stage)
@@ -124,6 +135,8 @@ def test_stop_ends_with_the_policy_certified_last(recipe, policy, tmp_path):
     assert found["status"] == "completed" and found["metrics"]["audit/certified_at"] == 0
     assert audited(stage)[-1]["iteration"] == at <= LAST[recipe]
     assert same_weights(Path(stage.model), policy)
+    last = found["policies"][-1]
+    assert last["name"] == name and last["metrics"]["kl"]["mean"] == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.slow

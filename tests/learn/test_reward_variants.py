@@ -55,6 +55,7 @@ def test_exploits_of_an_attack_take_the_place_of_pairs(toy, tmp_path):
     fed_back = ("algorithm.max_pairs=40", f"+needs.exploits={attack}")
     _, metrics = modelled(toy, tmp_path / "fed_back", *fed_back)
     assert (simple["pairs/corpus"], metrics["pairs/corpus"], metrics["pairs/exploits"]) == (40, 4, 36)
+    assert metrics["selection/pairs"] == 4
     assert metrics["length_correlation"]["mean"] < simple["length_correlation"]["mean"] - 0.4
     with pytest.raises(ConfigError, match=r"max_pairs=36 leaves no corpus pair beside the 36 pairs of needs\.exploits"):
         modelled(toy, tmp_path / "full", "algorithm.max_pairs=36", f"+needs.exploits={attack}")

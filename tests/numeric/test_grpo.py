@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
+
 import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
@@ -10,6 +13,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.sampling.experience import Experience, episodes_of
 from rlhf_lab.training.loop import LossOutput
 from rlhf_lab.training.run import Run
 
@@ -120,6 +124,15 @@ def test_a_step_s_loss_is_a_mean_over_what_the_step_trains_on(aggregation, per_t
     for step, chosen in enumerate(algorithm.plan):
         tokens = sum(algorithm.experience.sampled_lengths[i] for i in chosen)
         assert algorithm.collect(step).units == (tokens if per_token else 8)
+
+
+def test_unscored_responses_leave_no_epoch_incomplete(built):
+    """10 of 16 responses have a score: batches of 3, 3, 3 and 1 in each of 4 epochs."""
+    algorithm = built("algorithm.epochs=4", "algorithm.batch_size=4")
+    algorithm.experience = Experience.of(episodes_of(algorithm.groups)[:10])
+    algorithm._plan_updates()
+    assert sorted(map(len, algorithm.plan)) == [1] * 4 + [3] * 12
+    assert set(Counter(chain.from_iterable(algorithm.plan)).values()) == {4}
 
 
 def test_the_adaptive_coefficient_moves_with_the_replies_of_an_iteration(built):

@@ -14,6 +14,8 @@ from torch import nn
 from rlhf_lab.config import registry
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.sampling.policy_responses import PolicyResponses
+from rlhf_lab.training import loop
+from rlhf_lab.training.loop import StepBatch
 from rlhf_lab.training.run import Run
 from rlhf_lab.training.sharding import engine, fsdp
 from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
@@ -79,6 +81,21 @@ def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
     assert any(name.startswith("model/") for name in changed)
     assert generated.memory_mib()["memory/optimizer"] > 0
     generated.close()
+
+
+def test_the_time_of_an_update_includes_its_samples(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six steps of a second, of which the first also samples for 24 and the second makes no update: 30/5."""
+    algorithm = registry.build("algorithm", run.config.algorithm, run)
+    collect, seconds = algorithm.collect, [0.0]
+
+    def timed(step: int) -> StepBatch:
+        seconds[0] += 25 if step == 0 else 1
+        return StepBatch([], units=1) if step == 1 else collect(step)
+
+    monkeypatch.setattr(algorithm, "collect", timed)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    loop.train(algorithm, run, "timed")
+    assert algorithm.total_steps == 6 and run.cost["step_seconds"] == 6
 
 
 def test_replies_of_the_policy_follow_from_the_seed_and_the_purpose(run: Run) -> None:

@@ -122,6 +122,30 @@ def test_load_reward_opens_an_ensemble(encoder, tmp_path):
     assert np.allclose(worst(*TEXTS), scores_KN.min(axis=0), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("names", "scored"),
+    [(("member_0", "member_1", "member_2"), (0, 1, 2)), (("quality", "length"), (0,))],
+    ids=["shared trunk", "length head"],
+)
+def test_load_reward_opens_heads_of_one_trunk(names, scored, encoder, tmp_path):
+    """A model with several outputs is no rubric: its members count, and `ensemble` combines them."""
+    model = reward_model("llama", 0, outputs=len(names))
+    heads = [scorer(model, encoder, attributes=names, weights=tuple(np.eye(len(names))[k]), n=8) for k in scored]
+    scores_KN = np.stack([head(*TEXTS) for head in heads])
+    model.save_pretrained(tmp_path)
+    encoder.tokenizer.save_pretrained(tmp_path)
+    for k, head in enumerate(heads):
+        head.scale.write(tmp_path / f"{MEMBERS}/{k}" if k else tmp_path)
+    reward = load_reward(tmp_path, device="cpu")
+    assert np.allclose(reward(*TEXTS), scores_KN.mean(axis=0), atol=1e-5)
+    if len(scored) > 1:
+        worst = load_reward(tmp_path, device="cpu", ensemble="worst")
+        assert np.allclose(worst(*TEXTS), scores_KN.min(axis=0), atol=1e-5)
+    else:
+        with pytest.raises(ConfigError, match="has one; train it with"):
+            load_reward(tmp_path, device="cpu", ensemble="worst")
+
+
 def test_heads_of_one_trunk_share_its_pass(encoder):
     model, passes = reward_model("llama", 0, outputs=3), []
     model.model.register_forward_hook(lambda *call: passes.append(call))

@@ -72,6 +72,16 @@ def test_evaluating_on_the_way_is_part_of_a_one_pass_result():
     assert planned("dpo", *BASE).key != planned("dpo", *BASE, "algorithm.eval_every_steps=5").key
 
 
+@pytest.mark.parametrize(
+    ("recipe", "key"), [("dpo", "ece63ec3317b"), ("grpo", "cd1a6fba5907"), ("reward_model", "85d9f7eecf6f")]
+)
+def test_a_setting_that_was_added_to_all_algorithms_keeps_older_keys(recipe, key):
+    """`eval_early` belongs to the base of settings classes that have further additions of their own."""
+    assert planned(recipe).settings_key == key
+    early = planned(recipe, "algorithm.eval_every_steps=4", "algorithm.eval_early=true").settings_key
+    assert early != planned(recipe, "algorithm.eval_every_steps=4").settings_key
+
+
 def test_a_default_that_is_written_out_is_the_same_stage():
     lr = checked("dpo_iterative", *BASE).algorithm.lr
     assert keys() == keys(f"algorithm.lr={lr}", "algorithm.rounds=3")

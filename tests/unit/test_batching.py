@@ -39,6 +39,14 @@ def test_fractional_epochs(epochs, count):
     assert len(plan([1] * 24, epochs=epochs)) == count
 
 
+@pytest.mark.parametrize(("whole_epochs", "count"), [(False, 14), (True, 16)])
+def test_whole_epochs_keep_their_smaller_batches(whole_epochs, count):
+    """10 examples in batches of 3 are four batches in every epoch; ⌈4 · 10/3⌉ steps miss two of the last epoch."""
+    steps = plan_steps([1] * 10, batch_size=3, epochs=4, bucket_batches=4, seed=0, whole_epochs=whole_epochs)
+    counts = Counter(i for step in steps for i in step)
+    assert len(steps) == count and (set(counts.values()) == {4}) == whole_epochs
+
+
 def test_the_plan_follows_from_the_seed():
     lengths = list(range(1, 50))
     assert plan(lengths, seed=3) == plan(lengths, seed=3)

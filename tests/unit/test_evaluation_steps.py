@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf_lab.algorithms.preference.settings import IterativeDPO
+from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.training.loop import Algorithm
 from rlhf_lab.training.settings import TrainingSettings
@@ -25,3 +27,9 @@ def test_evaluations_are_denser_at_the_start():
 def test_early_evaluations_need_a_period():
     with pytest.raises(ConfigError, match=r"eval_early=true .* set algorithm\.eval_every_steps"):
         TrainingSettings(eval_early=True)
+
+
+@pytest.mark.parametrize("settings", [IterativeDPO, SelfTraining])
+def test_rounds_have_no_early_evaluations(settings):
+    with pytest.raises(ConfigError, match="evaluated after every round; leave it out"):
+        settings(eval_early=True, eval_every_steps=4)

@@ -117,6 +117,10 @@ def test_pairs_are_labelled_as_bradley_terry_draws_them():
 
 
 def test_a_score_that_is_no_logit_decides_by_its_order():
+    """A length head takes a part of the log-odds, so the score beside it is no logit."""
+    beside_length = Logit()
+    beside_length.scorers[0].scale = replace(beside_length.scorers[0].scale, attributes=("quality", "length"))
+    assert gold(beside_length).prefer(["p"], ["a b"], ["a"], seed=0)[1].tolist() == [1]
     _, p = gold(Words()).prefer(["p"] * 4, ["a b", "a", "a", ""], ["a", "a b", "b", "b"], seed=0)
     assert p[:3].tolist() == [1, 0, 0.5] and np.isnan(p[3])  # an unscored response: no label
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import checked
 
 from rlhf_lab.algorithms.preference import dpo_iterative
 from rlhf_lab.algorithms.preference.rounds import Round, RoundFiles, best_and_worst
-from rlhf_lab.algorithms.preference.settings import IterativeDPO
-from rlhf_lab.core.errors import ArtifactError
+from rlhf_lab.algorithms.preference.settings import NO_REFERENCE, IterativeDPO
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.losses.objective import PREFERENCE_LOSSES
 
 
 def test_the_best_is_paired_with_the_worst_where_they_differ():
@@ -60,3 +63,35 @@ def test_the_steps_of_a_round_count_its_corpus_pairs(monkeypatch):
         monkeypatch.setattr(dpo_iterative, name, lambda *arguments, **options: None)
     algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace())
     assert (algorithm.round_steps, algorithm.total_steps) == (4, 12)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.logps=per_codebook"], "a model of family llama has no codebooks; use logps=sum"),
+        (["reward.confidence_weight=0.5"], "needs a running mean of rewards"),
+        *(
+            (
+                ["reward.monitor.action=raise_kl", f"algorithm.loss={loss}"],
+                f"algorithm.loss={loss} has no KL penalty; use reward.monitor.action=stop",
+            )
+            for loss in NO_REFERENCE
+        ),
+        *(
+            (
+                [f"reward.monitor.action={action}", "algorithm.rounds=1"],
+                f"action={action} never acts: the first round is the baseline; set algorithm.rounds=2",
+            )
+            for action in ("stop", "raise_kl")
+        ),
+    ],
+)
+def test_rounds_refuse_what_cannot_work(overrides, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        checked("dpo_iterative", *overrides)
+
+
+def test_the_losses_without_a_reference():
+    without = [loss for loss, objective in PREFERENCE_LOSSES.items() if not objective.needs("ref")]
+    assert list(NO_REFERENCE) == without
+    assert checked("dpo_iterative", "reward.monitor.action=raise_kl").algorithm.loss == "sigmoid"

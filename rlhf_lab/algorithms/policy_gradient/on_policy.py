@@ -75,6 +75,7 @@ class OnPolicy(Algorithm):
         self.clip = ClipRange(low, high, settings.dual_clip, settings.log_ratio_clamp)
         self.total_steps = settings.iterations * settings.steps_per_iteration
         self.iteration = -1
+        self.sampled_iterations = 0  # without those that `token_budget` left out
         self.generated = 0  # response tokens of the entire run
         self.stopped = False  # True once the iteration has reached `target_kl`
         self.checked = False  # True after the comparison before the first update
@@ -154,7 +155,7 @@ class OnPolicy(Algorithm):
 
     def finish(self) -> Result:
         if self.audit.on and not self.finished:  # the last update is only audited here
-            self.run.log(self.total_steps, **self.audit.check(self.settings.iterations))
+            self.run.log(self.total_steps, **self.audit.check(self.sampled_iterations, final=True))
         self.evaluator.evaluate_reference()
         self.evaluator.evaluate(self.title, self.model)
         metrics: dict[str, Any] = {
@@ -187,6 +188,7 @@ class OnPolicy(Algorithm):
         self.plan = []
         if self.finished or (settings.token_budget and self.generated >= settings.token_budget):
             return
+        self.sampled_iterations = iteration + 1
         # 1. Sample and score.
         groups, metrics = self.rollouts.draw(self.model, iteration)
         metrics |= self.monitor.see_groups(groups)
@@ -229,9 +231,10 @@ class OnPolicy(Algorithm):
         self.plan = plan_steps(
             self.experience.lengths,
             batch_size=batch_size,
-            epochs=round(settings.epochs),
+            epochs=settings.epochs,
             bucket_batches=settings.length_bucket_batches,
             seed=self.run.seed("on_policy/order", self.iteration),
+            whole_epochs=True,
         )
 
     def _experience(self, groups: list[EpisodeGroup], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
@@ -424,6 +427,7 @@ class OnPolicy(Algorithm):
     def state_dict(self) -> dict[str, Any]:
         return {
             "iteration": self.iteration,
+            "sampled_iterations": self.sampled_iterations,
             "generated": self.generated,
             "stopped": self.stopped,
             "checked": self.checked,
@@ -437,6 +441,7 @@ class OnPolicy(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration = int(state["iteration"])
+        self.sampled_iterations = int(state.get("sampled_iterations", self.iteration + 1))
         self.generated = int(state["generated"])
         self.stopped = bool(state["stopped"])
         self.checked = bool(state["checked"])

@@ -18,7 +18,7 @@ from rlhf_lab.algorithms.preference.rounds import RollOut, Round, RoundFiles
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SOUP_NAME
+from rlhf_lab.evaluations.evaluator import CERTIFIED_NAME, REFERENCE_NAME, SOUP_NAME
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows
@@ -76,7 +76,10 @@ class IteratedDPO(PreferenceAlgorithm):
 
     def finish(self) -> Result:
         if self.audit.on and not self.finished:  # the last round is only audited here
-            self.run.log(self.total_steps, **self.audit.check(self.settings.rounds))
+            self.run.log(self.total_steps, **self.audit.check(self.settings.rounds, final=True))
+        if self.audit.stopped is not None:  # the model is no longer that of the last round
+            self.evaluator.evaluate_reference()
+            self.evaluator.evaluate(CERTIFIED_NAME, self.model)
         baseline = self.run.needs.get("baseline")
         if baseline:
             self.run.await_need("baseline")

@@ -17,6 +17,7 @@ from rlhf_lab.training.settings import (
     SOUP,
     StageSettings,
     TrainingSettings,
+    only_after_rounds,
     policy_and_reference,
     soup_vocabulary,
     unjudged_steps,
@@ -51,6 +52,9 @@ IPO and SimPO compare log-probabilities per token, so their papers' values are l
 0.1 to 1 for the bandits of the IPO paper. ORPO's `beta` is the weight λ of the odds-ratio term. INPO's is the τ of its
 paper, which is not measured on the embedded worlds. Losses that are not listed use DPO's value for the model.
 """
+
+NO_REFERENCE = ("simpo", "orpo", "cpo")
+"""Losses without a reference, and thus without a KL penalty; their `beta` weights something else."""
 
 TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 """Losses of TRL's DPOTrainer with the same names."""
@@ -357,7 +361,24 @@ class IterativeDPO(PreferenceSettings):
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
 
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), only_after_rounds(self))
+
     def contradictions(self, config: Config) -> list[str]:
-        if not config.reward.confidence_weight:
-            return []
-        return ["reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"]
+        problems = super().contradictions(config)
+        if config.reward.confidence_weight:
+            problems.append(
+                "reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"
+            )
+        action = config.reward.monitor.action
+        if action == "raise_kl" and self.loss in NO_REFERENCE:
+            problems.append(
+                f"reward.monitor.action=raise_kl: algorithm.loss={self.loss} has no KL penalty; use "
+                "reward.monitor.action=stop, or another loss"
+            )
+        if action in ("stop", "raise_kl") and self.rounds < 2:
+            problems.append(
+                f"reward.monitor.action={action} never acts: the first round is the baseline; set algorithm.rounds=2 "
+                "or higher"
+            )
+        return problems

@@ -101,15 +101,16 @@ class RewardModelling(Algorithm):
         self.encoder = self.responses.encoder
         self.max_length = settings.max_length
         exploits = read_exploits(Path(run.needs["exploits"])) if "exploits" in run.needs else []
-        pairs = training_pairs(with_room_for(settings, len(exploits)), run)
+        self.selected = with_room_for(settings, len(exploits))
+        pairs = training_pairs(self.selected, run)
         self.corpus_pairs = len(pairs)
-        # The fraction refers to all pairs: f/(1 − f) sampled pairs per corpus pair.
+        self.exploit_pairs = len(exploits)
+        pairs += exploits
+        # The fraction refers to all pairs: f/(1 − f) sampled pairs per other pair.
         on_policy = round(len(pairs) * settings.on_policy_fraction / (1 - settings.on_policy_fraction))
         if on_policy and run.corpus.oracle is None:
             run.note(f"data={run.corpus.name} has no annotator: the reward model trains only on the corpus pairs")
         self.on_policy = on_policy if run.corpus.oracle else 0
-        pairs += exploits
-        self.exploit_pairs = len(exploits)
         pairs += self.responses.labelled_pairs("train", self.on_policy)
         self.rows = [pair_rows(self.encoder, self._cut_context(pair), self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
@@ -213,7 +214,7 @@ class RewardModelling(Algorithm):
             "pairs/corpus": self.corpus_pairs,
             "pairs/on_policy": len(self.rows) - self.corpus_pairs - self.exploit_pairs,
             **({"pairs/exploits": self.exploit_pairs} if self.exploit_pairs else {}),
-            **selection_metrics(self.settings, self.run),
+            **selection_metrics(self.selected, self.run),
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
         }

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
+from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
-from rlhf_lab.training.settings import SMALL, TrainingSettings, policy_and_reference
+from rlhf_lab.training.settings import SMALL, TrainingSettings, only_after_rounds, policy_and_reference
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, RewardUse
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ class SelfTraining(TrainingSettings):
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), only_after_rounds(self))
 
     def contradictions(self, config: Config) -> list[str]:
         if config.reward.monitor.action == "log" and not config.reward.audit.on:

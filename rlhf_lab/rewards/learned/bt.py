@@ -42,7 +42,8 @@ class ScoreScale:
             trained.
         n: number of these responses; mean, sd and n are 0, 1 and 0 if unknown.
         max_length: tokens per row in training.
-        attributes: names of the head's outputs for a model with several outputs; empty for a scalar model.
+        attributes: names of the head's outputs for a model with several outputs; empty for a scalar model. They are
+            attributes of a rubric, or members of a shared trunk and their length heads.
         weights: weight of each attribute in the raw score.
         context: part of a prompt that the model was trained to read, a key of `CONTEXTS`.
         logit: True if differences of raw scores are log-odds of a preference, as in Bradley–Terry training.
@@ -71,6 +72,11 @@ class ScoreScale:
     def outputs(self) -> int:
         """Return the number of outputs of the head per response."""
         return len(self.weights) or 1
+
+    @property
+    def is_rubric(self) -> bool:
+        """True if the outputs are the attributes of a rubric, and not members of a shared trunk or a length head."""
+        return bool(self.attributes) and not self.logit
 
 
 class Scorer:

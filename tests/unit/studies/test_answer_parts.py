@@ -48,6 +48,9 @@ def test_a_policy_is_measured_against_one_pass_or_else_against_its_start(make_ru
     assert str(against_one_pass(full)).startswith("No: iterating scores")
     without = read_run(make_run("without", prompts=64, policies=("SFT", "iteration 1")))
     assert against_one_pass(without) == against_reference(without)
+    policies = ("SFT", "one-pass DPO", "iteration 1", "certified policy")
+    restored = read_run(make_run("restored", prompts=64, policies=policies))
+    assert "certified policy against one-pass DPO" in str(against_one_pass(restored))
     assert str(against_reference(without)).startswith("iteration 1 raises the gold reward")
     assert against_reference(read_run(make_run("alone", policies=("SFT",)))) is None
 
