@@ -531,7 +531,7 @@ STUDIES = (
     Mutant(
         "seen_seeds_count",
         "without_seeds",
-        '~study.frame["seed"].isin(seeds)',
+        "~study.frame[column].isin(seeds)",
         "slice(None)",
         "a claim written after a look is confirmed by what was looked at",
     ),
