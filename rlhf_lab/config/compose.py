@@ -241,6 +241,7 @@ class Command:
         configs: checked config of every job.
         names: name of every job's last stage: its recipe, with the algorithm if that replaces the recipe's own.
         typed: True if the sweep was typed instead of written in a recipe.
+        note: what differs from the recipe's study for a reason that the user did not type; empty if nothing does.
     """
 
     overrides: list[str]
@@ -250,6 +251,7 @@ class Command:
     configs: list[root.Config]
     names: list[str]
     typed: bool = False
+    note: str = ""
 
 
 def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
@@ -281,6 +283,7 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     configs: list[root.Config] = []
     names: list[str] = []
     typed = False
+    note = ""
     try:
         _refuse_swept_studies(swept.get("recipe", ()), config_dir)
         base = compose([*fixed, *first_choices], config_dir)
@@ -293,6 +296,8 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
         if typed:
             study = typed_study(recipe, swept, written_study, problems)
         elif written_study:
+            if not written_study.get("predicts") and "study.until" not in map(_key, usable):
+                written_study = {**written_study, "until": None}  # `study.predicts=[]` leaves nothing to decide
             study = schema.build(StudySettings, written_study, "study", problems)
         if is_search and swept:
             problems.append(f"{', '.join(swept)}: with study.search the search chooses the values; remove the sweep")
@@ -313,6 +318,12 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
             fixed_by = [override.value() for override in typed_by if not override.is_sweep_override()]
             if fixed_by:
                 study = _with_levels(study, {study.by: fixed_by})
+            if study.until and "study.until" not in named and _shares_test_prompts(base):
+                study = dataclasses.replace(study, until=None)
+                note = (
+                    f"data={base['data']['kind']} has the same test prompts for every seed: the study runs its list "
+                    "of seeds, because it cannot stop when its claims are decided"
+                )
             from_study = {key: levels for key, levels in study.sweep.items() if key not in named}
             swept = {**from_study, **swept}
         problems.extend(_repeated_values(swept))
@@ -350,7 +361,16 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
         problems.extend(study_metrics.problems(study, recipe, configs))
     if not configs:
         return None
-    return Command(fixed, recipe, study, jobs, configs, names, typed)
+    return Command(fixed, recipe, study, jobs, configs, names, typed, note)
+
+
+def _shares_test_prompts(base: Mapping[str, Any]) -> bool:
+    """Return True if all seeds are tested on the same prompts, because the data come from files."""
+    kind = base["data"]["kind"]
+    if kind == "mix":  # its parts decide; see `sweeps/seed_by_seed.py: check_prompts`
+        return False
+    settings_class: Any = registry.settings_class("data", kind)
+    return not settings_class.is_generated
 
 
 def _repeated_values(swept: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -86,6 +86,8 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     console.inform(f"[bold]{command.recipe or 'sweep'}[/]: {escape(redacted(study.question))}", soft_wrap=True)
     if command.configs[0].size == "smoke":
         console.inform(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
+    if command.note:
+        console.inform(f"  [yellow]{escape(command.note)}[/]", soft_wrap=True)
     jobs = f"at most {len(stages)}" if study.until else len(stages)
     console.inform(f"  {jobs} jobs, {len(stored)} of them already in the store; directory {directory}", soft_wrap=True)
     console.inform(f"  each job prints to {directory}/jobs/NUMBER/{OUTPUT}, counted from 0", soft_wrap=True)

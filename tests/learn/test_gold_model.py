@@ -159,7 +159,6 @@ def test_over_optimisation_is_fitted_without_a_simulated_world(toy, models, tmp_
         "study.sweep.algorithm=[best_of_n]",
         "study.sweep.seed=[0,1]",
         "algorithm.samples=16",
-        "study.until=null",
         "study.predicts=[]",
         "study.processes=1",
     )

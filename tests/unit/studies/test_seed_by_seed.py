@@ -58,6 +58,11 @@ def test_one_level_alone_is_no_study_that_decides():
     assert len(command.jobs) == 1 and command.study is not None and command.study.until is None
 
 
+def test_without_claims_nothing_waits_for_a_decision():
+    command = compose.check_command(["+recipe=study/kl_control", "study.predicts=[]"])
+    assert command.study is not None and command.study.until is None and len(command.jobs) == 9
+
+
 def test_sweeps_of_other_values_have_other_directories():
     words = ["+recipe=sft", "algorithm.lr=0.003,0.0003", "seed=0,1"]
     directory = sweep.study_dir(compose.check_command(words))
@@ -228,3 +233,19 @@ def test_the_same_claims_continue_with_the_same_seeds_first(directory):
     assert continued([stale, changed], [0, 1, 2, 3]).looks == added
     assert continued([changed], [0, 1, 2, 3]) == LookLog((0, 1, 2, 3))
     assert sweep.continued_log(directory / "elsewhere", Registration(), [0, 1]) == LookLog((0, 1))
+
+
+def test_recipes_run_their_list_of_seeds_on_data_from_files(tmp_path):
+    """All seeds share the test prompts of a file, so no test stays valid under looking."""
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"prompt": "Why?", "chosen": "So.", "rejected": "No."}\n' * 3)
+    claim = "{metric:kl,level:fixed,direction:lower}"
+    words = ["+recipe=study/kl_control", "data=pairs", f"data.path={file}", "study.metrics=[kl]"]
+    words.append(f"study.predicts=[{claim}]")
+    command = compose.check_command(words)
+    assert command.study is not None and command.study.until is None
+    assert sorted({job["seed"] for job in command.jobs}) == [100, 101, 102]
+    assert "data=pairs has the same test prompts for every seed" in command.note
+    typed = compose.check_command([*words, "study.until=decided"])
+    assert typed.study is not None and typed.study.until == "decided" and not typed.note  # refused when it runs
+    assert not compose.check_command(["+recipe=study/kl_control"]).note
