@@ -80,9 +80,7 @@ class _WrittenTurn:
     result: str = ""
 
 
-def stored_attempt(
-    task: Task, tools: Sequence[Tool], trajectory: AgentTrajectory, success: float
-) -> StoredAttempt:
+def stored_attempt(task: Task, tools: Sequence[Tool], trajectory: AgentTrajectory, success: float) -> StoredAttempt:
     """Return an attempt of a teacher in the form of a row.
 
     An attempt without an answer counts as failed, and ends with an empty answer.
