@@ -14,14 +14,14 @@ from typing import Any
 from rlhf_lab.core.episodes import Environment, Task
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.text import is_well_formed, well_formed_value
-from rlhf_lab.core.types import Corpus, Pair
+from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.core.user_code import load_from_file
 from rlhf_lab.data import prompts
 from rlhf_lab.data.adapters import openenv, tool_methods, verifiers
 from rlhf_lab.data.adapters.sessions import OPENING, EpisodeSession, SessionEnvironment
 from rlhf_lab.data.environment_settings import ForeignEnvironment
-from rlhf_lab.data.loading import fingerprint, heldout, load_corpus
-from rlhf_lab.data.metadata import fingerprint_with_metadata
+from rlhf_lab.data.loading import SourceReport, fingerprint, heldout, load_corpus
+from rlhf_lab.data.metadata import OTHER_FACTS, fingerprint_with_metadata
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 
 OpenSession = Callable[[Task, int], EpisodeSession]
@@ -85,11 +85,24 @@ def _environment(settings: ForeignEnvironment) -> Environment:
     else:
         open_session = openenv.opener(settings.environment, settings.arguments, settings.action, settings.observation)
     corpus = load_corpus("environment", settings, partial(prompts.parse_row, settings=settings))
+    _check_columns(corpus.report["all"])
     tasks = {
         split: [_task_with_greeting(corpus.task(prompt), open_session) for prompt in corpus.prompts(split)]
         for split in ("train", "test")
     }
     return SessionEnvironment(tasks, open_session, max_turns=settings.max_turns, tools=tools)
+
+
+def _check_columns(report: LoadReport) -> None:
+    """Raise DataError if rows with the same prompt have other columns, which no episode would receive."""
+    assert isinstance(report, SourceReport), "the report of rows of files"
+    count = report.noted.get(OTHER_FACTS, 0)
+    if count:
+        raise DataError(
+            f"data.path: {count} rows have the prompt of an earlier row but other columns, such as row "
+            f"{report.examples[OTHER_FACTS]}. An episode receives the columns of its prompt, so it would never receive "
+            "theirs; write another prompt in each row, or name the columns that do not differ with data.columns=[…]"
+        )
 
 
 def _task_with_greeting(task: Task, open_session: OpenSession) -> Task:

@@ -106,14 +106,14 @@ MUTANTS = (
     Mutant(
         "longest_attempt_recorded",
         "TrajectoryMaker._row",
-        "min(candidates or attempts, key=lambda attempt: attempt.turns)",
-        "max(candidates or attempts, key=lambda attempt: attempt.turns)",
+        "lambda attempt: (not attempt.finished, attempt.turns)",
+        "lambda attempt: (not attempt.finished, -attempt.turns)",
         "imitation learns detours",
     ),
     Mutant(
         "truncated_attempts_succeed",
         "sampled_attempt",
-        "success if episode.finished else 0.0",
+        "success if episode.finished or success is None else 0.0",
         "success",
         "attempts that were cut off are imitated",
     ),

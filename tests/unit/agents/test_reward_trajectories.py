@@ -12,7 +12,8 @@ from support import planned
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.agents.benchmarks.agent_bench import reward_metrics
-from rlhf_lab.packs.agents.synthesis.reward_trajectories import UNFINISHED, UNSCORED, RewardTrajectoryMaker
+from rlhf_lab.packs.agents.synthesis.reward_trajectories import UNSCORED, RewardTrajectoryMaker
+from rlhf_lab.packs.agents.synthesis.trajectories import UNFINISHED
 
 TASK = Task("\n\nHuman: where?\n\nAssistant:", {"category": "lookup"})
 
@@ -64,6 +65,11 @@ def test_a_task_without_a_scored_attempt_is_no_row_and_has_no_chosen_success():
 def test_a_cut_attempt_is_no_row():
     row = maker({"right": 0.1, "wrong": 0.9})._row(TASK, [episode("right"), episode("wrong", finished=False)])
     assert row["problem"] == UNFINISHED
+
+
+def test_a_cut_attempt_is_no_success_of_a_task():
+    row = maker({"right": 0.9, "wrong": 0.1})._row(TASK, [episode("right", finished=False), episode("wrong")])
+    assert (row["success"], row["chosen_success"], row["problem"]) == (0.0, 0.0, UNFINISHED)
 
 
 def test_an_agent_is_trained_for_each_mixture():

@@ -7,7 +7,7 @@ from support import planned
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.tools import Call
+from rlhf_lab.core.tools import Call, call_tool, text_tool
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.harness.scorers import score
 from rlhf_lab.packs.agents.synthesis.teacher_trajectories import stored_attempt, written_turns
@@ -17,6 +17,10 @@ from rlhf_lab.packs.agents.tools.tools import build
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 TASK = Task("\n\nHuman: Find the capital of tal vor.\n\nAssistant:", {"category": "lookup"})
+TOOLS = (
+    text_tool("search", "Looks up one fact.", {"entity": "name", "relation": "fact"}, lambda **arguments: "rum tir"),
+    text_tool("calculate", "Computes.", {"expression": "sum"}, lambda expression: "3"),
+)
 FOUND = Call("search", {"entity": "tal vor", "relation": "capital"}, "rum tir")
 
 
@@ -33,7 +37,7 @@ def turn(text: str, *calls: Call) -> ModelTurn:
     ],
 )
 def test_a_row_has_the_form_of_a_demonstration(first, last):
-    attempt = stored_attempt(TASK, AgentTrajectory("rum tir", (turn(first, FOUND), turn(last))), 1.0)
+    attempt = stored_attempt(TASK, TOOLS, AgentTrajectory("rum tir", (turn(first, FOUND), turn(last))), 1.0)
     assert [message["content"] for message in to_messages(attempt.prompt)] == [
         "Find the capital of tal vor.",
         "Thought: look it up\nAction: search[ tal vor ; capital ]",
@@ -45,7 +49,7 @@ def test_a_row_has_the_form_of_a_demonstration(first, last):
 
 def test_a_turn_with_several_calls_becomes_several_turns():
     second = Call("calculate", {"expression": "1 + 2"}, "3")
-    turns = written_turns(AgentTrajectory("3", (turn("", FOUND, second), turn("3"))))
+    turns = written_turns(AgentTrajectory("3", (turn("", FOUND, second), turn("3"))), TOOLS)
     assert [written.text for written in turns] == [
         "Thought: nothing\nAction: search[ tal vor ; capital ]",
         "Thought: nothing\nAction: calculate[ 1 + 2 ]",
@@ -54,13 +58,26 @@ def test_a_turn_with_several_calls_becomes_several_turns():
     assert [written.result for written in turns] == ["rum tir", "3", ""]
 
 
+def test_arguments_are_written_in_the_order_of_the_tool():
+    """A service writes the arguments of a native call by name, in any order; a call as text has no names."""
+    tools = {tool.name: tool for tool in TOOLS}
+    call = call_tool(tools, "search", {"relation": "capital", "entity": "tal vor"})
+    assert not call.failed
+    wrong = call_tool(tools, "search", {"where": "here", "entity": "tal vor"})
+    turns = written_turns(AgentTrajectory("rum tir", (turn("a", wrong), turn("a", call), turn("rum tir"))), TOOLS)
+    assert [written.text.splitlines()[1] for written in turns[:2]] == [
+        "Action: search[ tal vor ; here ]",
+        "Action: search[ tal vor ; capital ]",
+    ]
+
+
 def test_turns_that_do_nothing_are_left_out():
-    turns = written_turns(AgentTrajectory("rum tir", (turn("hm"), turn("a", FOUND), turn("Answer: rum tir"))))
+    turns = written_turns(AgentTrajectory("rum tir", (turn("hm"), turn("a", FOUND), turn("Answer: rum tir"))), TOOLS)
     assert [written.text.splitlines()[0] for written in turns] == ["Thought: a", "Thought: nothing"]
 
 
 def test_an_attempt_without_an_answer_is_a_failure():
-    attempt = stored_attempt(TASK, AgentTrajectory(None, (turn("a", FOUND),), "turn_limit"), 0.0)
+    attempt = stored_attempt(TASK, TOOLS, AgentTrajectory(None, (turn("a", FOUND),), "turn_limit"), 0.0)
     assert attempt.completion.rstrip() == "Thought: nothing\nAnswer:" and attempt.success == 0.0
 
 
@@ -73,7 +90,7 @@ def test_a_demonstration_that_an_agent_repeats_is_its_own_row():
         demonstration = world.demonstrate(task, NONE)
         turns = [turn(each.text, *([each.call] if each.call else [])) for each in demonstration.turns]
         trajectory = AgentTrajectory(demonstration.answer, tuple(turns))
-        attempt = stored_attempt(task, trajectory, score(trajectory, task)["success"])
+        attempt = stored_attempt(task, world.tools(task, 0), trajectory, score(trajectory, task)["success"])
         assert (attempt.prompt, attempt.completion) == (pair.prompt, pair.chosen)
         assert attempt.success == 1.0
 

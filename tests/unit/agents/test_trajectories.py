@@ -74,6 +74,23 @@ def test_a_cut_attempt_is_no_success():
     assert sampled_attempt(cut, 1.0).success == 0.0
 
 
+def sampled(response: str, turns: int, *, finished: bool) -> Episode:
+    segments = (Segment([5], sampled=True, logps=[-1.0]), Segment([6], sampled=False)) * turns
+    return Episode(TASK, TASK.prompt, response, [1], segments[:-1], finished=finished)
+
+
+def test_without_grades_a_cut_attempt_is_neither_a_failure_nor_the_row():
+    """The cut attempt is the shortest one, and nothing is known about success: the row is the complete attempt."""
+    from rlhf_lab.packs.agents.synthesis.trajectories import sampled_attempt
+
+    episodes = [sampled("to be contin", 1, finished=False), sampled("whole", 2, finished=True)]
+    attempts = [sampled_attempt(episode, None) for episode in episodes]
+    row = maker(only_successes=False)._row(TASK, attempts)
+    assert (row["completion"], row["turns"], row["problem"]) == ("whole", 2, None)
+    assert row["success"] is None and "correct_chosen" not in row
+    assert maker(only_successes=False)._row(TASK, attempts[:1])["problem"] == "the chosen attempt was cut off"
+
+
 def test_shares_by_category():
     rows = [
         {"category": "sum", "problem": None},

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.episodes import Finishing, Step, Task
-from rlhf_lab.core.errors import ConfigError, LabError, MissingDependency
+from rlhf_lab.core.errors import ConfigError, DataError, LabError, MissingDependency
 from rlhf_lab.data import environment
 from rlhf_lab.data.adapters import openenv, verifiers
 from rlhf_lab.data.adapters.openenv import OpenEnvSession
@@ -139,6 +139,17 @@ def test_an_episode_without_room_is_rewarded_as_it_stands(counter):
     assert not corpus.environment.step(state, f"Action: add[{task.metadata['goal']}]").done
     assert isinstance(corpus.environment, Finishing)
     assert corpus.environment.finish(state) == 1.0
+
+
+def test_rows_that_differ_only_in_what_the_environment_receives_are_refused(counter):
+    """A prompt is one task: of several rows with it, the environment would receive the columns of the first only."""
+    rows = [{"prompt": f"Reach it, task {number % 12}.", "goal": number} for number in range(15)]
+    Path(counter["path"]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"3 rows have the prompt of .* row tasks.jsonl:1[345]\. .*another prompt"):
+        environment.build(ForeignEnvironment(**counter))
+    same = [*rows[:12], rows[0]]
+    Path(counter["path"]).write_text("".join(json.dumps(row) + "\n" for row in same))
+    assert sum(len(environment.build(ForeignEnvironment(**counter)).tasks(split)) for split in ("train", "test")) == 12
 
 
 def test_episodes_have_objects_of_their_own(counter):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import planned
 
-from rlhf_lab.core.errors import ConfigError, NumericError
+from rlhf_lab.core.errors import ConfigError, DataError, NumericError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.packs.speech.reward_models import clip_pairs
@@ -174,6 +174,10 @@ def test_a_pair_is_won_by_the_higher_value():
     assert wins(np.array([2.0, 1.0, 1.0, 2.0, 1.0, 1.0])).tolist() == [1, 0, 0]
 
 
+def test_a_pair_without_a_value_is_neither_won_nor_lost():
+    assert np.isnan(wins(np.array([np.nan, 1.0, 2.0, np.nan]))).all()
+
+
 @pytest.fixture
 def make_run(monkeypatch, tmp_path):
     """A run whose clips are lines of seven numbers; the truth is the first of them, and the listener errs at random."""
@@ -272,6 +276,23 @@ def test_opinion_scores_of_a_predictor_stand_for_gold(make_run, tmp_path):
     metrics = build(settings, run).finish().metrics
     assert metrics["feature_spearman/hnr"].mean == pytest.approx(1)
     assert settings.contents()["mos"] != AcousticReward(mos=f"{file}:other").mos
+
+
+def test_clips_that_a_predictor_leaves_out_do_not_count(make_run, tmp_path):
+    """The predictor prefers each chosen clip. It leaves out the first clip of each split, then all clips."""
+    run = make_run("some")
+    file = tmp_path / "some.py"
+    file.write_text("def predict(clips):\n    return [clip.score for clip in clips]\n")
+    known = lambda i: i > 0  # noqa: E731
+    run.data.renderer.render = lambda responses: [
+        SimpleNamespace(score=-float(i % 2) if known(i) else None) for i, _ in enumerate(responses)
+    ]
+    settings = AcousticReward(mos=f"{file}:predict", epochs=1)
+    truth = build(settings, run).finish().metrics["accuracy/truth"]
+    assert (truth.mean, truth.n, truth.unscored) == (1.0, 199, 1)
+    known = lambda i: False  # noqa: E731
+    with pytest.raises(DataError, match="scored none of the 600 training clips; return a number for each clip"):
+        build(settings, run)
 
 
 def test_columns_of_the_pairs_stand_for_gold_and_without_any_nobody_validates(make_run):

@@ -156,6 +156,23 @@ def test_pairs_without_a_clip_that_is_long_enough_are_refused(tmp_path):
             training.finish()
 
 
+def test_pairs_that_are_left_out_are_not_counted(tmp_path):
+    """The clips of one of three training pairs are too short, so the model is trained on two."""
+
+    class Some(Noises):
+        def render(self, responses):
+            clips = super().render(responses)
+            return [
+                Audio(clip.samples_N[:100], RATE) if response.endswith(" 0") else clip
+                for clip, response in zip(clips, responses, strict=True)
+            ]
+
+    pairs = [Pair(f"p{i}", f"30 {i}", f"-5 {i}", {}) for i in range(5)]
+    corpus = Corpus("toy", pairs[:3], pairs[3:], "", renderer=Some())
+    metrics = build(Wav2Vec2Reward(epochs=1, batch_size=4), run_of(corpus, tmp_path)).finish().metrics
+    assert metrics["pairs"] == 2
+
+
 def test_training_learns_to_tell_noise_from_tones(tmp_path):
     pairs = [Pair(f"p{i}", f"30 {i}", f"-5 {i + 100}", {"gold_chosen": 1.0, "gold_rejected": 0.0}) for i in range(24)]
     corpus = Corpus("toy", pairs[:16], pairs[16:], "", renderer=Noises())

@@ -18,7 +18,9 @@ from rlhf_lab.packs.speech.preferences import tts_preferences
 from rlhf_lab.packs.speech.preferences.settings import TTSPreferences
 from rlhf_lab.packs.speech.preferences.tts_preferences import ClipPreferences, best_and_worst
 from rlhf_lab.packs.speech.world.delivery import Delivery
+from rlhf_lab.packs.speech.world.english_prompts import HELD_OUT, TEXTS
 from rlhf_lab.packs.speech.world.prompts import CATEGORIES, STYLES, read_prompt
+from rlhf_lab.packs.speech.world.settings import EspeakData
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,15 @@ def test_a_category_with_fewer_sentences_is_named(corpus, monkeypatch):
         corpus.oracle.prompt_grid(2, seed=0)
 
 
+def test_more_sentences_than_the_data_have_are_refused_before_anything_is_built():
+    """data=espeak has five texts of each category, one of them held out; the default of the recipe is five."""
+    options = ("data=espeak", "reward=acoustic", "needs.acoustic_rm=null", "needs.recogniser=null")
+    with pytest.raises(ConfigError, match=r"texts_per_category=5: data=espeak has 4 .*; set algorithm.*=4"):
+        checked("tts_preferences", *options)
+    assert checked("tts_preferences", *options, "algorithm.texts_per_category=4").algorithm.texts_per_category == 4
+    assert {len(set(texts) - HELD_OUT) for texts in TEXTS.values()} == {EspeakData.texts_per_category}
+
+
 def test_the_best_and_the_worst_by_score():
     """Scores 1, NaN, 3, 2: the third clip is chosen and the first rejected; the unscored one is not ranked."""
     gold = {"gold": np.array([5.0, 0.0, -1.0, 2.0])}
@@ -70,8 +81,8 @@ def test_the_best_and_the_worst_by_score():
     ("clips", "scores", "problem"),
     [
         (["a", "b"], [2.0, 2.0], "equal scores"),
-        (["a", "b"], [np.nan, np.nan], "equal scores"),
-        (["a", "b"], [np.nan, 1.0], "equal scores"),
+        (["a", "b"], [np.nan, np.nan], "fewer than two scored clips"),
+        (["a", "b"], [np.nan, 1.0], "fewer than two scored clips"),
         (["a", "a"], [1.0, 2.0], "identical clips"),
     ],
 )

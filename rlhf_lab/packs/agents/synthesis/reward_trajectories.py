@@ -16,7 +16,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.attempts import attempt_text
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.packs.agents.synthesis.settings import RewardTrajectories
-from rlhf_lab.packs.agents.synthesis.trajectories import environment_of, sampled_attempt
+from rlhf_lab.packs.agents.synthesis.trajectories import UNFINISHED, environment_of, sampled_attempt
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.rewards.graph import build_reward
@@ -25,7 +25,6 @@ from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 
-UNFINISHED = "the chosen attempt was cut off"
 UNSCORED = "no attempt was scored"
 
 
@@ -90,7 +89,11 @@ class RewardTrajectoryMaker:
     def _grade(self, episodes: Sequence[Episode]) -> np.ndarray | None:
         """Return 1 or 0 per episode, for measurement only; None if the environment does not grade success."""
         correct = self.environment.grade(episodes).get("correct")
-        return None if correct is None else np.asarray(correct, dtype=np.float64)
+        if correct is None:
+            return None
+        # As in the other stages, an episode that was cut off counts as failed.
+        finished_N = np.array([episode.finished for episode in episodes])
+        return np.where(finished_N, np.asarray(correct, dtype=np.float64), 0.0)
 
     def _write(self, rows: Sequence[Row]) -> dict[str, Any]:
         columns = {"teacher": "policy", "selected_by": "reward"}

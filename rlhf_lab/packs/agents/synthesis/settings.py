@@ -62,7 +62,7 @@ class TrajectoryChoices(AttemptSettings):
     Args:
         prompts: number of tasks to attempt, in random order without repetition.
         attempts: number of attempts at each task.
-        only_successes: true leaves out tasks without a successful attempt; false uses their shortest attempt.
+        only_successes: true leaves out tasks without a successful attempt; false uses their shortest complete attempt.
     """
 
     inputs = replace(AttemptSettings.inputs, optional=("policy",))

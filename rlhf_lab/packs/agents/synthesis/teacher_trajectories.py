@@ -19,6 +19,7 @@ import numpy as np
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import Call, Tool
 from rlhf_lab.data.text_calls import ACTION, ANSWER, THOUGHT, read_move
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.packs.agents.harness.agent import Assignment
@@ -67,7 +68,7 @@ class TeacherTrajectoryMaker(TrajectoryMaker):
         attempts = []
         for assignment, trajectory in zip(assignments, trajectories, strict=True):
             success = score(trajectory, assignment.task)["success"]
-            attempts.append(stored_attempt(assignment.task, trajectory, success))
+            attempts.append(stored_attempt(assignment.task, assignment.tools, trajectory, success))
         return [attempts[start : start + size] for start in range(0, len(attempts), size)]
 
 
@@ -79,30 +80,34 @@ class _WrittenTurn:
     result: str = ""
 
 
-def stored_attempt(task: Task, trajectory: AgentTrajectory, success: float) -> StoredAttempt:
+def stored_attempt(task: Task, tools: Sequence[Tool], trajectory: AgentTrajectory, success: float) -> StoredAttempt:
     """Return an attempt of a teacher in the form of a row.
 
     An attempt without an answer counts as failed, and ends with an empty answer.
+
+    Args:
+        tools: tools of the attempt.
     """
-    messages, tools = to_conversation(task.prompt)
+    messages, definitions = to_conversation(task.prompt)
     conversation = list(messages)
-    turns = written_turns(trajectory)
+    turns = written_turns(trajectory, tools)
     *earlier, last = turns
     for turn in earlier:
         conversation.append(Message(role="assistant", content=turn.text))
         conversation.append(Message(role="tool", content=turn.result))
-    prompt = render_prompt(conversation, tools)
+    prompt = render_prompt(conversation, definitions)
     completion = response_text(Message(role="assistant", content=last.text))
     return StoredAttempt(prompt, completion, success, len(turns))
 
 
-def written_turns(trajectory: AgentTrajectory) -> list[_WrittenTurn]:
+def written_turns(trajectory: AgentTrajectory, tools: Sequence[Tool]) -> list[_WrittenTurn]:
     """Return the turns of a trajectory as demonstrations have them; the last one answers."""
+    names_of = {tool.name: tool.argument_names for tool in tools}
     turns = []
     for turn in trajectory.turns:
         thought = thought_of(turn)
         for call in turn.calls:
-            action = spaced_call(call.name, [str(value) for value in call.arguments.values()])
+            action = spaced_call(call.name, _values_in_order(call, names_of.get(call.name, ())))
             turns.append(_WrittenTurn(f"{THOUGHT} {thought}\n{ACTION} {action}", call.result))
     final = NOTHING
     # An attempt that was cut off ends with a call, whose thought is written above.
@@ -111,6 +116,16 @@ def written_turns(trajectory: AgentTrajectory) -> list[_WrittenTurn]:
     answer = " ".join((trajectory.answer or "").split())
     turns.append(_WrittenTurn(f"{THOUGHT} {final}\n{ANSWER} {answer}"))
     return turns
+
+
+def _values_in_order(call: Call, names: Sequence[str]) -> list[str]:
+    """Return the values of a call in the order of the tool's arguments, then those of unknown arguments.
+
+    A call written as text has no names, but a native call may have its arguments in any order.
+    """
+    known = [name for name in names if name in call.arguments]
+    unknown = [name for name in call.arguments if name not in names]
+    return [str(call.arguments[name]) for name in (*known, *unknown)]
 
 
 def thought_of(turn: ModelTurn) -> str:

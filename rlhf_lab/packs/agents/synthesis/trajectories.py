@@ -25,6 +25,7 @@ from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 
 FAILED = "no attempt succeeded"
+UNFINISHED = "the chosen attempt was cut off"
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,14 @@ class StoredAttempt:
         completion: the last turn.
         success: 0 or 1; None if the environment does not grade success.
         turns: number of assistant turns.
+        finished: False if the last turn was cut off at the maximum length.
     """
 
     prompt: str
     completion: str
     success: float | None
     turns: int
+    finished: bool = True
 
 
 def environment_of(run: Run) -> Environment:
@@ -92,10 +95,13 @@ class TrajectoryMaker(ABC):
         needs_success = self.settings.only_successes and not is_ungraded
         candidates = successes if needs_success else successes or attempts
         problem = None if candidates else FAILED
+        # A cut attempt may be the shortest one, but its end must not be imitated.
+        best = min(candidates or attempts, key=lambda attempt: (not attempt.finished, attempt.turns))
+        if problem is None and not best.finished:
+            problem = UNFINISHED
         # A task that is also in the test split would leak it into training, even if its attempt succeeded.
         if task.prompt in self.heldout:
             problem = making.CONTAMINATED
-        best = min(candidates or attempts, key=lambda attempt: attempt.turns)
         graded = [attempt.success for attempt in attempts if attempt.success is not None]
         # Ungraded rows have no column for success, instead of a wrong value.
         correct: dict[str, float] = {} if best.success is None else {"correct_chosen": best.success}
@@ -191,9 +197,9 @@ def demonstrated(environment: Demonstrating, task: Task) -> StoredAttempt:
 
 
 def sampled_attempt(episode: Episode, success: float | None) -> StoredAttempt:
-    # An episode with a truncated last turn counts as failed, because its end must not be imitated.
-    graded = success if episode.finished else 0.0
-    return StoredAttempt(episode.prompt, episode.response, graded, len(episode.turns))
+    # An episode with a truncated last turn counts as failed, unless nothing is known about success.
+    graded = success if episode.finished or success is None else 0.0
+    return StoredAttempt(episode.prompt, episode.response, graded, len(episode.turns), episode.finished)
 
 
 def by_category(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

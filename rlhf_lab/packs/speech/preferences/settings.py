@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from rlhf_lab.config.registry import register
+from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import BySize, Ge
+from rlhf_lab.packs.speech.world.settings import ClipSettings
 from rlhf_lab.training.settings import StageSettings
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
     from rlhf_lab.training.run_settings import Evaluation
 
 
@@ -25,7 +27,7 @@ class TTSPreferences(StageSettings):
 
     Args:
         texts_per_category: number of sentences of each category, which are all spoken in all styles; 5 are 30 sentences
-            and 180 prompts in the speech world. They are sampled from the training split.
+            and 180 prompts in the speech world. They are sampled from the training split. `data=espeak` has 4.
         samples: number of clips per prompt.
     """
 
@@ -38,6 +40,16 @@ class TTSPreferences(StageSettings):
     by_size = BySize(smoke={"texts_per_category": 1})
     texts_per_category: Annotated[int, Ge(1)] = 5
     samples: Annotated[int, Ge(2, hint="the best and the worst clip make a pair")] = 4
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        limit = config.data.texts_per_category if isinstance(config.data, ClipSettings) else None
+        if limit is not None and self.texts_per_category > limit:
+            problems.append(
+                f"algorithm.texts_per_category={self.texts_per_category}: data={kind_of('data', config.data)} has "
+                f"{limit} training texts of each category; set algorithm.texts_per_category={limit}"
+            )
+        return problems
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return [ModelCopies("policy (samples)")]

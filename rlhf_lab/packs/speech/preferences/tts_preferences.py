@@ -21,6 +21,7 @@ from rlhf_lab.training.run import Result, Run
 
 IDENTICAL = "identical clips"
 TIE = "equal scores"
+UNSCORED = "fewer than two scored clips"
 PRIMARY = ("made/rows", "made/label_agreement", "made/score_gap")
 COLUMNS = ("sentence", "style", "voice")
 """Columns of the row of a prompt that become columns of its pair."""
@@ -100,9 +101,11 @@ def best_and_worst(clips: Sequence[str], scores_G: FloatArray, truth: dict[str, 
     `problem` is the reason why the prompt gives no pair, or None. A clip without a score (NaN) is not ranked.
     """
     ranked = [int(i) for i in np.argsort(-scores_G, kind="stable") if not np.isnan(scores_G[i])]
-    row: Row = {"scores": [float(scores_G[i]) for i in ranked], "problem": TIE}
-    if not ranked or scores_G[ranked[0]] == scores_G[ranked[-1]]:
-        return row
+    row: Row = {"scores": [float(scores_G[i]) for i in ranked]}
+    if len(ranked) < 2:
+        return row | {"problem": UNSCORED}
+    if scores_G[ranked[0]] == scores_G[ranked[-1]]:
+        return row | {"problem": TIE}
     sides = {"chosen": ranked[0], "rejected": ranked[-1]}
     if clips[sides["chosen"]] == clips[sides["rejected"]]:
         return row | {"problem": IDENTICAL}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.media import Renderer
 from rlhf_lab.core.types import Oracle, Pair
 from rlhf_lab.evaluations.reward_audit import prompt_ids, with_gold
@@ -61,13 +62,20 @@ class ClipPairs:
 
 
 def clip_pairs(pairs: Sequence[Pair], renderer: Renderer, oracle: Oracle | None, mos: str, split: str) -> ClipPairs:
-    """Decode and measure both clips of each pair. `PairwiseReward.mos` describes the sources of naturalness."""
+    """Decode and measure both clips of each pair. `PairwiseReward.mos` describes the sources of naturalness.
+
+    Raises DataError if the predictor of opinion scores scores no clip.
+    """
     responses = [response for pair in pairs for response in (pair.chosen, pair.rejected)]
     features_N7 = features_of(renderer, responses, f"measuring {split} clips")
     # adds gold columns if the data have a true reward
     pairs = with_gold(pairs, oracle)
     if mos:
         name, truth_N = mos, opinion_scores(mos, renderer, responses)
+        if np.isnan(truth_N).all():
+            raise DataError(
+                f"algorithm.mos={mos} scored none of the {len(responses)} {split} clips; return a number for each clip"
+            )
     else:
         # a column is used only if all pairs have it
         known = (column for column in TRUTH_COLUMNS if all(f"{column}_chosen" in pair.meta for pair in pairs))

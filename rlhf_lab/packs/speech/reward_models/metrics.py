@@ -15,7 +15,7 @@ ACOUSTIC_REWARD = (
     ),
     Metric(
         "accuracy/truth",
-        "fraction of held-out pairs that the truth ranks as labelled: the upper bound of every model",
+        "fraction of held-out pairs with a known truth that it ranks as labelled: the upper bound of every model",
         title="accuracy, truth",
     ),
     *(

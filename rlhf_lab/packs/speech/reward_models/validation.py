@@ -46,14 +46,16 @@ def validated(correlations: Mapping[str, Estimate], minimum: float) -> list[str]
 
 
 def wins(values_N: FloatArray) -> FloatArray:
-    """Return 1 for each pair whose chosen clip has the higher value, else 0, (P,).
+    """Return 1 for each pair whose chosen clip has the higher value, else 0, (P,); NaN if a value is NaN.
 
     Args:
         values_N: values of `ClipPairs.responses`.
     """
     # chosen and rejected clips alternate
     values_P2 = values_N.reshape(-1, 2)
-    return (values_P2[:, 0] > values_P2[:, 1]).astype(np.float64)
+    # a comparison with NaN is False, so a clip without a value would count as a loss
+    is_known_P = ~np.isnan(values_P2).any(axis=1)
+    return np.where(is_known_P, values_P2[:, 0] > values_P2[:, 1], np.nan)
 
 
 def ranking(values_N: FloatArray, clips: ClipPairs, name: str = "") -> dict[str, Estimate]:
@@ -68,7 +70,7 @@ def ranking(values_N: FloatArray, clips: ClipPairs, name: str = "") -> dict[str,
 def truth_accuracy(clips: ClipPairs) -> dict[str, Estimate]:
     """Return the fraction of pairs that the truth ranks as labelled, the upper bound of every model.
 
-    Ties count as wrong.
+    Ties count as wrong, and pairs with an unknown truth do not count.
     """
     return {"accuracy/truth": clustered_rate(wins(clips.truth_N), clips.clusters_P)} if clips.truth_name else {}
 

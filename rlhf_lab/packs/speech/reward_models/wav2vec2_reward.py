@@ -71,7 +71,8 @@ class SpeechEncoderTraining:
         # standardised on training clips, so that rewards of different models are comparable
         model = model.with_scale(self.renderer.render(self.train.responses))
         model.save(self.run.directory)
-        metrics = self._measure(model, self.heldout)
+        # `_usable` may have left out pairs
+        metrics = self._measure(model, self.heldout) | {"pairs": len(pairs)}
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _usable(self) -> list[Any]:

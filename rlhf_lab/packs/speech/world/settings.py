@@ -31,6 +31,8 @@ class ClipSettings(WorldSettings):
     provides: ClassVar[Capability] = (
         Capability.AUDIO | Capability.PAIRS | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     )
+    texts_per_category: ClassVar[int | None] = None
+    """Number of training texts of each category; None if it is practically unlimited."""
     by_size = BySize(smoke_real={"train_pairs": 16, "test_pairs": 16})
     train_pairs: Annotated[int, Ge(1)] = 4000
     test_pairs: Annotated[int, Ge(1)] = 500
@@ -70,6 +72,7 @@ class EspeakData(ClipSettings):
     """
 
     world: ClassVar[str] = "rlhf_lab.packs.speech.world.english_world"
+    texts_per_category: ClassVar[int | None] = 4
     by_size = replace(ClipSettings.by_size, smoke={"train_pairs": 300, "test_pairs": 100})
     train_pairs: int = 800
     test_pairs: int = 200
