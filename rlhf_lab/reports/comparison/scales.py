@@ -15,6 +15,8 @@ from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
 
 TRUTHS = ("gold", "correct", "success")
 """Metrics that depend on the world of the data: in two worlds they have the same name but another meaning."""
+OBSERVERS = ("reward.monitor.", "reward.audit.")
+"""Settings of the section `reward` that observe a policy, and change no reward."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,7 @@ def _measures_truth(run: StoredRun, metric: str) -> bool:
 def mismatches(a: StoredRun, b: StoredRun) -> list[Mismatch]:
     """Return the metrics with another meaning in B than in A, with reasons."""
     changes = [key for key, _, _ in setting_changes(a, b)]
-    # The monitor observes a reward but does not change it.
-    reward_changed = any(key.startswith("reward.") and not key.startswith("reward.monitor.") for key in changes)
+    reward_changed = any(key.startswith("reward.") and not key.startswith(OBSERVERS) for key in changes)
     reasons = []
     function_changed = _runs_user_reward(a) and bool(user_code_changes(a, b))
     if reward_changed or function_changed or _needs_differ(a, b, "reward"):
