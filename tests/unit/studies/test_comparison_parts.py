@@ -48,6 +48,19 @@ def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path)
     assert not mismatches(runs["a"], runs["a"]) and not mismatches(runs["a"], runs["c"])
 
 
+def test_another_model_of_any_term_puts_proxies_on_another_scale(tmp_path):
+    def graded(name, key):
+        config = "reward: {terms: {rubric: {kind: rubric}, gone: {kind: of_a_plug_in}}}\n"
+        rows = responses(0.0, 1.0, metric="proxy")
+        return read_run(write_run(tmp_path / name, rows, config=config, needs={"rubric": {"key": key}}))
+
+    a, same, other_model = graded("a", "one"), graded("same", "one"), graded("other", "another")
+    assert not mismatches(a, same)
+    (reward,) = mismatches(a, other_model)
+    # without gold, the reward decides wins
+    assert reward.covers("proxy") and reward.covers("win_rate") and not reward.covers("kl")
+
+
 def test_monitor_and_audit_of_a_reward_change_no_scale(tmp_path):
     def observed(name, config):
         return read_run(write_run(tmp_path / name, responses(0.0, 1.0, metric="proxy"), config=f"reward: {config}\n"))
