@@ -19,6 +19,7 @@ from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguish
 from rlhf_lab.reports.comparison.setting_changes import origin_changes, user_code_changes
 from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.scales import scale_identity
 from rlhf_lab.results.wording import compact, signed
 from rlhf_lab.statistics.inference import repetitions_to_decide
 
@@ -59,6 +60,8 @@ def test_another_model_of_any_term_puts_proxies_on_another_scale(tmp_path):
     (reward,) = mismatches(a, other_model)
     # without gold, the reward decides wins
     assert reward.covers("proxy") and reward.covers("win_rate") and not reward.covers("kl")
+    assert scale_identity(a, "proxy") == scale_identity(same, "proxy") != scale_identity(other_model, "proxy")
+    assert scale_identity(a, "win_rate") != scale_identity(other_model, "win_rate") and not scale_identity(a, "tokens")
 
 
 def test_monitor_and_audit_of_a_reward_change_no_scale(tmp_path):
