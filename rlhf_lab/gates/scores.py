@@ -13,10 +13,11 @@ import pandas as pd
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import read_object
 from rlhf_lab.core.policies import own_policy
-from rlhf_lab.evaluations.suite.suite_file import VERSIONS, Demand, HarnessTask, RunMetric, Suite
+from rlhf_lab.evaluations.suite.suite_file import VERSIONS, Demand, GoldenSet, HarnessTask, RunMetric, Suite
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import cluster_column, policy_names, scores
 from rlhf_lab.results.rundir import StoredRun, input_directory, read_run
+from rlhf_lab.results.scales import scale_identity
 from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rows import rate_or_mean
@@ -58,6 +59,8 @@ class Scores:
         version: digest of the golden set or task that was used; "" if the run does not state it.
         clusters: prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster.
         unit: noun of a cluster, such as "prompt" or "template".
+        scale: identifier of the reward, or of the source of gold, that gives the values; "" if they depend on neither
+            or it is not known.
     """
 
     estimate: Estimate
@@ -65,6 +68,7 @@ class Scores:
     version: str = ""
     clusters: Mapping[str, str] = field(default_factory=dict)
     unit: str = "prompt"
+    scale: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -73,17 +77,19 @@ class Scores:
             "version": self.version,
             "clusters": dict(self.clusters),
             "unit": self.unit,
+            "scale": self.scale,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scores:
-        # registers of earlier versions have neither clusters nor their unit
+        # registers of earlier versions have neither clusters nor their unit, and no scale
         return cls(
             Estimate.from_dict(values["estimate"]),
             values["outcomes"],
             values.get("version", ""),
             values.get("clusters", {}),
             values.get("unit", "prompt"),
+            values.get("scale", ""),
         )
 
 
@@ -128,6 +134,8 @@ class RunReader:
         run = self._read(check.role, self._dir_of(check))
         policy = self._policy_of(check, run)
         version = str(self.versions.get(check.metric, "")) if check.version else ""
+        is_of_reward = isinstance(check.demand, GoldenSet) and check.demand.check == "reward"
+        scale = scale_identity(run, check.metric, scored=is_of_reward)
         rows = run.evaluation
         stored = next((each.metrics for each in run.policies if each.name == policy), {})
         # the estimate of the policy, or of the run if the metric is not per policy
@@ -139,10 +147,10 @@ class RunReader:
             if len(rows):
                 # rows without a value may belong to another metric, so the count of unscored rows is the stage's own
                 unscored = estimate.unscored if estimate else 0
-                return replace(_scores_of_rows(rows, unscored, run), version=version)
+                return replace(_scores_of_rows(rows, unscored, run), version=version, scale=scale)
         if estimate is None:
             raise DataError(_missing_metric(check, run, policy, sorted({*stored, *run.results})))
-        return Scores(estimate, version=version)
+        return Scores(estimate, version=version, scale=scale)
 
     def _policy_of(self, check: SuiteCheck, run: StoredRun) -> str:
         """Return the policy whose metric it is. In another run, it is the name of the gated policy there."""

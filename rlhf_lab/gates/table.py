@@ -46,11 +46,13 @@ def lines(decision: Decision) -> list[str]:
     against = f"compared with {decision.accepted}" if decision.accepted else "no run was accepted yet: bounds only"
     subject = f"suite {decision.suite.suite}, run {decision.run}"
     parts = [f"{subject}; {against}; {_family(decision)}"]
-    if decision.undecided:
-        names = ", ".join(verdict.check.name for verdict in decision.undecided)
-        fails = decision.suite.undecided == "fail"
-        consequence = "which fails (undecided: fail)" if fails else "so it is not proved that nothing got worse"
-        parts.append(f"undecided for lack of power: {names}, {consequence}")
+    fails = decision.suite.undecided == "fail"
+    consequence = "which fails (undecided: fail)" if fails else "so it is not proved that nothing got worse"
+    incomparable = [verdict.check.name for verdict in decision.undecided if verdict.incomparable]
+    powerless = [verdict.check.name for verdict in decision.undecided if not verdict.incomparable]
+    for names, reason in ((powerless, "for lack of power"), (incomparable, "because the scales differ")):
+        if names:
+            parts.append(f"undecided {reason}: {', '.join(names)}, {consequence}")
     # a run without failed checks may still fail, because of undecided ones
     if failed:
         parts.append(f"failed: {', '.join(failed)}")

@@ -24,6 +24,10 @@ from rlhf_lab.statistics.paired_rates import margin_p_values, paired_by_prompt, 
 
 SHARED = 2
 """Minimum number of prompts for a test; one prompt has no spread."""
+ANOTHER_SCALE = (
+    "not compared, because the accepted run was scored by another reward or source of gold; evaluate both with one, "
+    "or set compare: false"
+)
 ALIKE = 0.9
 """Minimum fraction of the larger prompt set that both runs must have in common to be compared prompt by prompt."""
 
@@ -41,6 +45,7 @@ class CheckVerdict:
         state: `pass`, `below bound`, `regression` and `unscored` (these three fail), or `undecided`.
         words: reason for the state.
         remarks: limitations of the comparison, in words.
+        incomparable: reason why the values cannot be compared; "" if they can.
         unit: noun of the independent unit of the comparison, such as "prompt".
     """
 
@@ -54,6 +59,7 @@ class CheckVerdict:
     words: str = ""
     remarks: tuple[str, ...] = ()
     unit: str = "prompt"
+    incomparable: str = ""
 
     @property
     def failed(self) -> bool:
@@ -106,6 +112,8 @@ def _measured(check: SuiteCheck, now: Scores, before: Scores | None) -> CheckVer
     """Return the check with its comparison; p-values are not yet adjusted."""
     if before is None:
         return CheckVerdict(check, now.estimate)
+    if now.scale and before.scale and now.scale != before.scale:
+        return CheckVerdict(check, now.estimate, before.estimate, incomparable=ANOTHER_SCALE)
     margin = check.demand.margin
     shared = sum(prompt in before.outcomes for prompt in now.outcomes)
     larger = max(len(now.outcomes), len(before.outcomes))
@@ -215,6 +223,8 @@ def _near_bound(verdict: CheckVerdict) -> str:
 def _compare(verdict: CheckVerdict, alpha: float) -> tuple[str, str]:
     gain = verdict.gain
     margin = verdict.check.demand.margin
+    if verdict.incomparable:
+        return "undecided", verdict.incomparable
     if gain is None or math.isnan(verdict.p_worse):
         return "undecided", "no comparison is possible: there is no interval"
     change = gain.difference

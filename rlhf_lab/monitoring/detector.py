@@ -53,15 +53,17 @@ LEAST_REWARDS = 16
 """Minimum number of scored responses of a checkpoint with a reward distribution."""
 
 
-def level_name(name: str, needed: int = 2) -> str:
+def level_name(name: str, needed: int = 2, *, parting: bool = False) -> str:
     """Return a level in words, e.g. "strong warning (two signals)"; return the name of a rule unchanged.
 
     Args:
         needed: number of simultaneous signals that are a strong warning.
+        parting: True if the rule `parting` alone is a strong warning too.
     """
     if name != "hard_stop":
         return name
-    return f"strong warning ({NUMBERS[needed]} signal{'s' * (needed != 1)})"
+    signals = f"{NUMBERS[needed]} signal{'s' * (needed != 1)}"
+    return f"strong warning ({signals}{', or parting alone' * parting})"
 
 
 @dataclass(frozen=True)
@@ -299,8 +301,7 @@ class Detector:
         alarms += [rule for rule in cusum_rules if statistics.get(rule, 0.0) > 1]
         evidence = sum(rule in alarms for rule in limits.signals)
         # one rule that compares proxy and outcome is sufficient evidence of hacking
-        parted = "parting" in alarms and "reward_kl" in limits.signals
-        if evidence >= limits.needed or parted:
+        if evidence >= limits.needed or (self.parting_suffices and "parting" in alarms):
             self.level = 2
         else:
             self.level = 1 if evidence else 0
@@ -313,6 +314,11 @@ class Detector:
             scored,
             unscored,
         )
+
+    @property
+    def parting_suffices(self) -> bool:
+        """True if `parting` is judged, and is a strong warning without another signal."""
+        return self.parting is not None and "reward_kl" in self.limits.signals
 
     def _length_tolerance(self) -> float:
         """Return the minimum relative change of the mean length that `length_z` counts."""

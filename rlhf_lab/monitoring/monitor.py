@@ -236,7 +236,7 @@ class Watch:
             alerts.announce(self.run, alarm)
 
     def _level_name(self, name: str) -> str:
-        return level_name(name, self.settings.needed)
+        return level_name(name, self.settings.needed, parting=self.detector.parting_suffices)
 
     def _consequence(self, level: str) -> str:
         """Return the effect of a strong warning on training as text; empty for the other levels."""

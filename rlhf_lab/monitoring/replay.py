@@ -155,6 +155,7 @@ def _number(value: Any) -> float | None:
 
 def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
     """Return (headings, a row per rule): first alarm, fraction of checkpoints, and lead if the truth is known."""
+    detector = judged.detector
     totals = judged.totals()
     last = judged.verdicts[-1][1].statistics if judged.verdicts else {}
     truth_known = "gold_fell" in totals
@@ -166,7 +167,7 @@ def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
         if f"alarm/{name}" not in totals:  # the rule had no data
             continue
         row = [
-            level_name(name, judged.detector.limits.needed),
+            level_name(name, detector.limits.needed, parting=detector.parting_suffices),
             _cell(totals[f"alarm_at/{name}"] + 1, 0),  # shown iterations count from 1
             f"{totals[f'alarm_share/{name}']:.0%}",
             _cell(last.get(name, math.nan), 2),

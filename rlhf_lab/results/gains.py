@@ -57,10 +57,15 @@ def policy_of(run: StoredRun) -> str | None:
 def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
     """Return a metric row by row.
 
-    A best-of-n row contains one response, but its column `expected_…` has the mean over all choices, which is used.
+    A best-of-n row contains one response, but its column `expected_…` has the mean over all choices, which is used. It
+    is missing if fewer than n responses were scored; the prompt then has no value, as in the stored mean.
     """
     expected = f"expected_{metric}"
-    return rows[expected].fillna(rows[metric]) if expected in rows else rows[metric]
+    if expected not in rows:
+        return rows[metric]
+    # other policies of the run, such as the one that was sampled, have no such column
+    is_choice = rows[expected].notna().groupby(rows["policy"], dropna=False).transform("any")
+    return rows[expected].where(is_choice, rows[metric])
 
 
 def prompt_means(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:

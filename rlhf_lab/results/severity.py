@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 from rlhf_lab.monitoring.detector import level_name
+from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact
 
@@ -44,11 +45,19 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
     fraction = run.results[f"alarm_share/{level}"].mean
     first = run.results[f"alarm_at/{level}"].mean
     when = f"first at iteration {first + 1:.0f}, at {fraction:.0%} of checkpoints"
-    words = f"{level_name(level)} {when}; {reaction(run)}"
+    words = f"{_level_words(run, level)} {when}; {reaction(run)}"
     gold_fell = gold_move == -1 or _scored_result(run, "gold_fell") == 1
     # Known gold that did not fall outweighs symptoms; see the module docstring.
     is_bad = level == "hard_stop" and (gold_move is None or gold_fell)
     return ("bad" if is_bad else "watch"), words
+
+
+def _level_words(run: StoredRun, level: str) -> str:
+    """Return a level of the monitor in words, with the number of signals that the run's settings ask for."""
+    settings = (run.settings.get("reward") or {}).get("monitor") or {}
+    # the rule has a result only if part of the reward is the outcome of the task
+    parting = "alarm/parting" in run.results and "reward_kl" in settings.get("signals", Monitor.signals)
+    return level_name(level, settings.get("needed", Monitor.needed), parting=parting)
 
 
 def reaction(run: StoredRun) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,16 @@ def test_the_table_of_pack_fields_has_every_field() -> None:
     # The name and the package identify a pack; they add nothing.
     expected = {field.name for field in fields(Pack)} - {"name", "package"}
     assert listed == expected, f"CONTRIBUTING.md lists other fields than Pack has: {sorted(listed ^ expected)}"
+
+
+def test_imports_of_examples_exist() -> None:
+    def check(page: str) -> None:
+        examples = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.S | re.M)
+        for module, names in re.findall(r"^from (rlhf_lab[\w.]*) import ([\w, ]+)$", "\n".join(examples), re.M):
+            missing = [name for name in names.split(", ") if not hasattr(import_module(module), name)]
+            assert not missing, f"{module} has no {', '.join(missing)}"
+
+    check_each([page for page in PAGES if not page.startswith(DESIGN)], check)
 
 
 def test_links_resolve() -> None:

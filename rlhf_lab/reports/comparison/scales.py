@@ -12,6 +12,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.reports.comparison.setting_changes import setting_changes, user_code_changes
 from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
+from rlhf_lab.results.scales import OBSERVERS, reward_inputs
 
 TRUTHS = ("gold", "correct", "success")
 """Metrics that depend on the world of the data: in two worlds they have the same name but another meaning."""
@@ -63,13 +64,17 @@ def _measures_truth(run: StoredRun, metric: str) -> bool:
 def mismatches(a: StoredRun, b: StoredRun) -> list[Mismatch]:
     """Return the metrics with another meaning in B than in A, with reasons."""
     changes = [key for key, _, _ in setting_changes(a, b)]
-    # The monitor observes a reward but does not change it.
-    reward_changed = any(key.startswith("reward.") and not key.startswith("reward.monitor.") for key in changes)
+    observers = tuple(f"reward.{name}." for name in OBSERVERS)
+    reward_changed = any(key.startswith("reward.") and not key.startswith(observers) for key in changes)
     reasons = []
     function_changed = _runs_user_reward(a) and bool(user_code_changes(a, b))
-    if reward_changed or function_changed or _needs_differ(a, b, "reward"):
+    models_a, models_b = reward_inputs(a), reward_inputs(b)
+    models_changed = any(models_a[role] != models_b[role] for role in models_a.keys() & models_b.keys())
+    if reward_changed or function_changed or models_changed:
         note = "A and B are scored by different rewards: their proxy rewards have different scales and are not tested."
-        reasons.append(Mismatch(note, _metrics_relative_to("reward")))
+        # without gold, the reward decides wins
+        wins = () if a.has_gold and b.has_gold else _metrics_relative_to("gold")
+        reasons.append(Mismatch(note, (*_metrics_relative_to("reward"), *wins)))
     if a.has_gold and b.has_gold and (a.gold_source != b.gold_source or _needs_differ(a, b, "gold")):
         note = "A and B have different sources of gold: gold and win rate have different scales and are not tested."
         reasons.append(Mismatch(note, _metrics_relative_to("gold")))

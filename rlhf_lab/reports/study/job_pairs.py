@@ -5,29 +5,34 @@ Tests are computed for all pairs if there are few enough; for the others the pag
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.core.types import FloatArray
 from rlhf_lab.results.wording import compact, judged_title, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, paired_difference
 from rlhf_lab.studies.frame import Study
 
+IntArray = NDArray[np.int64]
 MAX_TESTS = 300
 """Maximum number of tests: about two seconds of work and 8 kB of page. With more pairs, fewer metrics are tested, the
 primary one first."""
 
 
-def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
+def job_pairs(
+    study: Study, means: dict[int, pd.DataFrame], clusters: Mapping[tuple[Any, Any], str] | None = None
+) -> dict[str, Any]:
     """Return what the page needs to show any two completed jobs.
 
     Args:
         study: the study.
         means: job index → metrics of its last policy by prompt.
+        clusters: id and text of a prompt → its cluster; a prompt without an entry is a cluster of its own.
 
     Returns:
         {"folder", "factors": [key], "metrics": [title], "jobs": [{"index", "settings": [text], "values": [text]}],
@@ -54,10 +59,14 @@ def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
     pairs = list(combinations(range(len(completed)), 2))
     # With more pairs fewer metrics are tested, so that MAX_TESTS is never exceeded.
     tested_metrics = study.metrics[: MAX_TESTS // len(pairs)]
-    values_by_metric = [_values_by_job(completed, means, metric) for metric in tested_metrics]
-    tests = {}
+    tables = [_table_of_jobs(completed, means, metric) for metric in tested_metrics]
+    cluster_numbers = [_cluster_numbers(table.index, clusters or {}) for table in tables]
+    tests: dict[str, list[list[str] | None]] = {}
     for i, j in pairs:
-        tests[f"{i},{j}"] = [_paired_test(values_by_job[i], values_by_job[j]) for values_by_job in values_by_metric]
+        tests[f"{i},{j}"] = [
+            _paired_test(table, completed[i]["index"], completed[j]["index"], cluster_N)
+            for table, cluster_N in zip(tables, cluster_numbers, strict=True)
+        ]
     return {
         "folder": str(study.path),
         "factors": list(study.factors),
@@ -74,22 +83,33 @@ def _job_estimate(job: dict[Any, Any], metric: str) -> Estimate:
     return Estimate(job[metric], low, high, count, min(1, count))
 
 
-def _values_by_job(jobs: list[dict[Any, Any]], means: dict[int, pd.DataFrame], metric: str) -> list[FloatArray | None]:
-    """Return each job's means by prompt, on the prompts of all jobs in one order (NaN if a job has none)."""
-    indices = [job["index"] for job in jobs]
+def _table_of_jobs(jobs: list[dict[Any, Any]], means: dict[int, pd.DataFrame], metric: str) -> pd.DataFrame:
+    """Return the means by prompt of the jobs that have the metric: a row per prompt (NaN if a job has none)."""
     columns = {}
-    for index in indices:
+    for job in jobs:
+        index = job["index"]
         if index in means and metric in means[index]:
             columns[index] = means[index][metric]
-    table = pd.DataFrame(columns)  # the constructor aligns the prompts
-    return [table[index].to_numpy(float) if index in table else None for index in indices]
+    return pd.DataFrame(columns)  # the constructor aligns the prompts
 
 
-def _paired_test(a: FloatArray | None, b: FloatArray | None) -> list[str] | None:
-    """Return B − A over the prompts that both answered, and its p-value; None with fewer than two common prompts."""
-    if a is None or b is None:
+def _cluster_numbers(prompts: pd.Index, clusters: Mapping[tuple[Any, Any], str]) -> IntArray:
+    """Return the number of each prompt's cluster, (N,)."""
+    names = pd.Series([clusters.get(prompt, prompt) for prompt in prompts], dtype=object)
+    return pd.factorize(names)[0]
+
+
+def _paired_test(table: pd.DataFrame, a: int, b: int, cluster_N: IntArray) -> list[str] | None:
+    """Return B − A over the prompts that both answered, and its p-value; None with fewer than two common clusters.
+
+    Args:
+        table: means by prompt, a column per job.
+        a, b: indices of the two jobs.
+        cluster_N: cluster of each prompt.
+    """
+    if a not in table or b not in table:
         return None
-    comparison = paired_difference(b, a, np.arange(len(a)))
+    comparison = paired_difference(table[b].to_numpy(float), table[a].to_numpy(float), cluster_N)
     if comparison.difference.clusters < 2:
         return None
     return [signed(comparison.difference), p_text(comparison.p_value)]

@@ -12,7 +12,14 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.reports.study.job_pairs import job_pairs
-from rlhf_lab.results.gains import lights, policy_names, policy_of, prompt_means
+from rlhf_lab.results.gains import (
+    cluster_column,
+    lights,
+    policy_names,
+    policy_of,
+    prompt_clusters,
+    prompt_means,
+)
 from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
@@ -33,6 +40,7 @@ def policy_view(study: Study) -> dict[str, Any]:
     states: dict[str, dict[str, list[str]]] = {}
     examples: dict[str, StoredRun] = {}
     means: dict[int, pd.DataFrame] = {}
+    clusters: dict[Any, str] = {}
     for job, run in _read_runs(study):
         level = job["level"]
         for light in lights(run):
@@ -42,12 +50,15 @@ def policy_view(study: Study) -> dict[str, Any]:
             examples.setdefault(level, run)
             last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
             means[job["index"]] = prompt_means(last_policy, study.metrics)
+            column = cluster_column(run)
+            if column != "prompt_id":  # attempts at tasks of one template, for example, share errors
+                clusters |= prompt_clusters(last_policy, column).to_dict()
     level_examples = {study.label(level): examples[level] for level in study.levels if level in examples}
     return {
         "lights": _light_table(states, study),
         "last": last_policies(study),
         "samples": _side_by_side(level_examples),
-        "pairs": job_pairs(study, means),
+        "pairs": job_pairs(study, means, clusters),
     }
 
 

@@ -414,3 +414,34 @@ def test_a_run_that_was_asked_another_version_of_a_golden_set_is_refused(tmp_pat
     Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
     (Path(second) / VERSIONS).write_text(json.dumps(read_suite(suite).versions()))
     assert "the accepted run used another version of golden.facts" in judge(suite, second).verdicts[0].words
+
+
+def test_numbers_by_another_reward_are_not_compared(tmp_path, suite):
+    """A golden set with check=reward passes or fails by the reward of the run, and so does the proxy."""
+    Path(suite).write_text(
+        "suite: mine\n"
+        "golden:\n  facts: {prompts: test, check: reward, at_least: 0.5}\n"
+        "metrics:\n  verbose: {max: 0.5}\n"
+    )
+    version = json.dumps(read_suite(suite).versions())
+    needs = {"first": "a", "second": "a", "third": "b"}
+    for name, key in needs.items():
+        # all but five of the first prompts get worse
+        facts = GOOD if name == "first" else [0] * 53 + GOOD[53:]
+        directory = write_run(tmp_path / "runs" / name, facts, TERSE)
+        (directory / VERSIONS).write_text(version)
+        (directory / "config.yaml").write_text("reward: {terms: {bt: {kind: bt}}, monitor: {z: 2.5}}\n")
+        manifest = json.loads((directory / "manifest.json").read_text())
+        manifest["needs"] = {"reward": {"key": key, "dir": f"/models/{key}"}}
+        (directory / "manifest.json").write_text(json.dumps(manifest))
+    first, second, third = (str(tmp_path / "runs" / name) for name in needs)
+    assert judge(suite, second, first).verdicts[0].state == "regression"
+    decision = judge(suite, third, first)
+    facts, verbose = decision.verdicts
+    assert facts.state == "undecided" and "scored by another reward" in facts.words and facts.gain is None
+    assert verbose.state == "pass" and verbose.gain is not None
+    assert any("undecided because the scales differ: facts," in line for line in table.lines(decision))
+    # the register keeps the scale for runs that are deleted
+    judge(suite, first, accept=True)
+    assert judge(suite, third).verdicts[0].state == "undecided"
+    assert judge(suite, second).verdicts[0].state == "regression"

@@ -19,6 +19,7 @@ from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguish
 from rlhf_lab.reports.comparison.setting_changes import origin_changes, user_code_changes
 from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.scales import scale_identity
 from rlhf_lab.results.wording import compact, signed
 from rlhf_lab.statistics.inference import repetitions_to_decide
 
@@ -46,6 +47,31 @@ def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path)
     (start,) = mismatches(runs["c"], runs["d"])
     assert start.covers("kl") and start.covers("win_rate") and not start.covers("gold")
     assert not mismatches(runs["a"], runs["a"]) and not mismatches(runs["a"], runs["c"])
+
+
+def test_another_model_of_any_term_puts_proxies_on_another_scale(tmp_path):
+    def graded(name, key):
+        config = "reward: {terms: {rubric: {kind: rubric}, gone: {kind: of_a_plug_in}}}\n"
+        rows = responses(0.0, 1.0, metric="proxy")
+        return read_run(write_run(tmp_path / name, rows, config=config, needs={"rubric": {"key": key}}))
+
+    a, same, other_model = graded("a", "one"), graded("same", "one"), graded("other", "another")
+    assert not mismatches(a, same)
+    (reward,) = mismatches(a, other_model)
+    # without gold, the reward decides wins
+    assert reward.covers("proxy") and reward.covers("win_rate") and not reward.covers("kl")
+    assert scale_identity(a, "proxy") == scale_identity(same, "proxy") != scale_identity(other_model, "proxy")
+    assert scale_identity(a, "win_rate") != scale_identity(other_model, "win_rate") and not scale_identity(a, "tokens")
+
+
+def test_monitor_and_audit_of_a_reward_change_no_scale(tmp_path):
+    def observed(name, config):
+        return read_run(write_run(tmp_path / name, responses(0.0, 1.0, metric="proxy"), config=f"reward: {config}\n"))
+
+    plain = observed("plain", "{clip: 0.0, monitor: {z: 2.5}, audit: {labels_per_iteration: 0}}")
+    audited = observed("audited", "{clip: 0.0, monitor: {z: 3.0}, audit: {labels_per_iteration: 16}}")
+    assert not mismatches(plain, audited)
+    assert mismatches(plain, observed("clipped", "{clip: 1.0}"))
 
 
 def test_an_edited_reward_function_puts_proxies_on_another_scale(tmp_path):

@@ -9,10 +9,11 @@ from synthetic_runs import POLICIES, write_run
 
 from rlhf_lab.core.metrics import metric, scale_of
 from rlhf_lab.core.policies import in_training_order, own_policy
+from rlhf_lab.evaluations.best_of_n import choices, estimates, expected_values
 from rlhf_lab.evaluations.suite.suite_file import RunMetric
 from rlhf_lab.gates.scores import RunReader, SuiteCheck
 from rlhf_lab.reports.comparison.compare import find_sides
-from rlhf_lab.results.gains import policy_of
+from rlhf_lab.results.gains import compare_policies, policy_of
 from rlhf_lab.results.rundir import read_run
 
 
@@ -60,3 +61,26 @@ def test_a_metric_of_an_input_has_the_title_and_the_scale_of_the_metric():
     assert metric("reward:accuracy").title == "accuracy of the reward" and metric("reward:accuracy").better == "higher"
     assert scale_of("reward:accuracy") == scale_of("accuracy") == "logit"
     assert scale_of("policy:kl") == "log"
+
+
+def test_prompts_with_too_few_scored_responses_have_no_best_of_n(tmp_path):
+    """The stage leaves them out of its means, and so do the report and the gate."""
+    prompts = []
+    for prompt in range(6):
+        scores = [0.0, 1.0, 2.0, 3.0] if prompt < 3 else [None, 1.0, 2.0, 3.0]
+        row = {"policy": "SFT", "prompt_id": prompt, "prompt": f"Q{prompt}", "response": "yes", "kl": 0.0}
+        prompts.append([{**row, "sample_id": i, "proxy": score, "gold": i} for i, score in enumerate(scores)])
+    expected = expected_values(prompts, prompts, [1, 4])
+    values = {metric: values_PS[:, 1] for metric, values_PS in expected.items()}
+    stored = {name: estimate.to_dict() for name, estimate in estimates(4, values, expected["proxy"][:, 0]).items()}
+    rows = [row for responses in prompts for row in responses] + choices(prompts, 4, values)
+    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    policies = [{"name": "SFT", "metrics": {}}, {"name": "best of 4", "metrics": stored}]
+    (tmp_path / "result.json").write_text(json.dumps({"status": "completed", "policies": policies, "metrics": {}}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"recipe": "best_of_n", "needs": {}}))
+    run = read_run(tmp_path)
+    found = compare_policies(run, "best of 4", "SFT", "gold")
+    assert run.policies[1].metrics["gold"].n == 3 and found.difference.n == 3
+    assert found.difference.mean == pytest.approx(3 - 1.5)
+    gated = RunReader(tmp_path).scores(SuiteCheck("gold", "gold", RunMetric()))
+    assert len(gated.outcomes) == 3

@@ -67,3 +67,20 @@ def test_the_page_shows_one_set_of_signs(watched):
     assert light_note(lights(read_run(directory))) == ""
     page = write_report(directory).read_text()
     assert "strong warning (two signals)" in page and "hard_stop" not in page and "HARD_STOP" not in page
+
+
+@pytest.mark.parametrize(
+    ("monitor", "results", "words"),
+    [
+        ({}, {}, "strong warning (two signals) first"),
+        ({"needed": 1}, {}, "strong warning (one signal) first"),
+        # part of the reward is the outcome of the task
+        ({"needed": 2}, {"alarm/parting": 1.0}, "strong warning (two signals, or parting alone) first"),
+        ({"signals": ["length_z"], "needed": 1}, {"alarm/parting": 1.0}, "strong warning (one signal) first"),
+    ],
+)
+def test_a_strong_warning_names_what_the_run_asked_for(watched, monitor, results, words):
+    directory = watched(**results)
+    (directory / "config.yaml").write_text(json.dumps({"reward": {"monitor": monitor}}))
+    found = monitor_state(read_run(directory), 0)
+    assert found is not None and found[1].startswith(words)

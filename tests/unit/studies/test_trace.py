@@ -60,6 +60,17 @@ def test_a_hacked_run_is_told_from_its_trace(tmp_path):
     assert "lead" not in rule_rows(calm)[0]
 
 
+def test_a_strong_warning_of_parting_alone_is_not_called_two_signals(tmp_path):
+    rows = samples(20, grows=1.0)
+    for row in rows:
+        row["unverified"] = row["reward"]  # the outcome is 0, and the rest of the reward rises
+    found = replay(write_trace(tmp_path, rows), {"z": 1e6})
+    warning = cell(found, "strong warning (two signals, or parting alone)", "first alarm")
+    assert warning == cell(found, "parting", "first alarm") and int(warning) > 10
+    only_length = replay(tmp_path, {"signals": ["length_z"], "needed": 1})
+    assert cell(only_length, "strong warning (one signal)", "first alarm")
+
+
 def test_alarms_of_a_run_are_judged_by_its_heldout_prompts(tmp_path):
     """The samples' gold falls from iteration 20 on; the run's evaluation found its policies below the start from 30."""
     directory = write_trace(tmp_path, samples(40, grows=1.0))

@@ -1,0 +1,53 @@
+"""What a number of a run depends on besides its policy: numbers under two rewards share a name, but no scale."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rlhf_lab.config import registry
+from rlhf_lab.core.files import fingerprint
+from rlhf_lab.core.metrics import metric as metric_of
+from rlhf_lab.results.rundir import StoredRun
+
+OBSERVERS = ("monitor", "audit")
+"""Settings in the section `reward` that observe a policy, and change no reward."""
+
+
+def reward_inputs(run: StoredRun) -> dict[str, str]:
+    """Return role → key of the models that the reward of a run reads."""
+    terms = (run.settings.get("reward") or {}).get("terms") or {}
+    known = registry.kinds("reward")  # the plug-in of a term may not be installed any more
+    roles = {"reward"}
+    for term in terms.values():
+        if term.get("kind") in known:
+            settings: Any = registry.settings_class("reward", term["kind"])
+            roles.add(settings.needs_role)
+    needs = run.manifest.get("needs") or {}
+    return {role: str(need["key"]) for role, need in needs.items() if role in roles and need.get("key")}
+
+
+def scale_identity(run: StoredRun, metric: str, *, scored: bool = False) -> str:
+    """Return an identifier of the reward, and of the source of gold, that a metric of a run is measured by.
+
+    Two runs are on one scale only if it is the same. It is empty if the metric depends on neither, or if the run does
+    not record them.
+
+    Args:
+        run: the run.
+        metric: name of the metric; "reward/TERM" depends on what `reward` depends on.
+        scored: True if it is a number of the reward although its name does not say so.
+    """
+    relative_to = {*metric_of(metric).relative_to, *metric_of(metric.partition("/")[0]).relative_to}
+    by_gold = "gold" in relative_to and run.has_gold
+    parts: list[object] = []
+    # without gold, the reward decides wins
+    if scored or "reward" in relative_to or ("gold" in relative_to and not by_gold):
+        reward = run.settings.get("reward") or {}
+        settings = {name: value for name, value in reward.items() if name not in OBSERVERS}
+        parts += [settings, reward_inputs(run)] if settings else []
+    if by_gold:
+        need = (run.manifest.get("needs") or {}).get("gold") or {}
+        parts.append(need.get("key") or run.gold_source)
+    # sorted, because the order of terms changes no reward
+    return fingerprint(json.dumps(parts, sort_keys=True))[:16] if parts else ""
