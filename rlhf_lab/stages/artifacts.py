@@ -28,6 +28,7 @@ from rlhf_lab.core.files import read_json, read_object
 from rlhf_lab.core.packs import contributed_objects, named
 from rlhf_lab.data.generated import kind_problem
 from rlhf_lab.data.reading import local_files
+from rlhf_lab.models import families
 from rlhf_lab.models.model_files import input_identity, model_identity
 from rlhf_lab.monitoring.settings import is_audited
 from rlhf_lab.sampling.settings import Vllm
@@ -282,17 +283,16 @@ def _code_references(checked: root.Config) -> list[Reference]:
     """Return the entry points of a stage's code: builders of the components in its config, and their settings."""
     references = [*COMMON_CODE, _class_reference(checked.model)]
     if checked.gold_role:
-        module, _, name = named("gold_sources")[checked.gold_role].partition(":")
-        references.append(Reference(module, name))
+        references.append(_pack_reference(named("gold_sources")[checked.gold_role]))
     if is_audited(checked):
-        module, _, name = named("comparers")[checked.reward.audit.labels_from].partition(":")
-        references.append(Reference(module, name))
+        references.append(_pack_reference(named("comparers")[checked.reward.audit.labels_from]))
     if checked.verifier is not None:
         kind = registry.kind_of("reward", checked.verifier)
         references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
         references.append(Reference(registry.implementation("reward", kind), "make"))
     for group, settings in checked.parts():
         if group == "model":  # the stage determines the code that builds it; its class is above
+            references += _family_references(settings)
             continue
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
@@ -302,6 +302,20 @@ def _code_references(checked: root.Config) -> list[Reference]:
     if checked.engine != "native":
         references.append(Reference("rlhf_lab.algorithms.trl.engine"))
     return references
+
+
+def _family_references(model: Any) -> list[Reference]:
+    """Return the code of the model's family if a pack adds it: its modules, the new policy and the decoder."""
+    family = families.families().get(getattr(model, "family", ""))
+    if family is None:
+        return []
+    return [Reference(family.module), _pack_reference(family.new_policy), _pack_reference(family.decoder)]
+
+
+def _pack_reference(reference: str) -> Reference:
+    """Return the entry point that a pack names as "module:name"."""
+    module, _, name = reference.partition(":")
+    return Reference(module, name)
 
 
 def _class_reference(settings: object) -> Reference:
