@@ -26,6 +26,7 @@ from rlhf_lab.config.overrides import merge, set_value
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_object
 from rlhf_lab.core.packs import contributed_objects, named
+from rlhf_lab.core.user_code import module_name
 from rlhf_lab.data.generated import kind_problem
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.models import families
@@ -323,8 +324,20 @@ def _class_reference(settings: object) -> Reference:
 
 
 def _code_files(checked: root.Config) -> list[Path]:
-    """Return the source files of the user's own functions that the stage runs."""
-    return [file for find_files in contributed_objects("code_files") for file in find_files(checked)]
+    """Return the source files of the user's own functions that the stage runs.
+
+    Raises ConfigError for two modules of one name: an import could find either of them.
+    """
+    files = [file for find_files in contributed_objects("code_files") for file in find_files(checked)]
+    by_name: dict[str, Path] = {}
+    for file in files:
+        other = by_name.setdefault(module_name(file), file)
+        if other.resolve() != file.resolve():
+            raise ConfigError(
+                f"{other} and {file} are both imported as {module_name(file)}, so one of them could take the place of "
+                "the other; rename one"
+            )
+    return files
 
 
 def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
