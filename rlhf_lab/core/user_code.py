@@ -12,6 +12,9 @@ from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
 
+_DIRECTORIES: list[Path] = []
+"""Directories of user code at the end of `sys.path`, that of the latest file first."""
+
 
 def load_from_file(where: str, setting: str) -> Any:
     """Load the object that FILE.py:NAME refers to. Raise ConfigError if it is missing or broken.
@@ -72,13 +75,14 @@ def _file_and_name(function: str) -> tuple[Path, str]:
 
 def _run_module(path: Path) -> ModuleType:
     """Run a file as a module. Like a script, it can import the modules next to it."""
-    directory = str(path.resolve().parent)
-    if directory not in sys.path:
-        sys.path.append(directory)  # at the end, so that a user's file never hides an installed package
-    # Import neighbouring modules again: in a notebook session they may have been edited since the last import.
-    neighbours = {str(file) for file in _with_neighbours(path.resolve())}
+    _search_first(path.resolve().parent)
+    # Import neighbouring modules again: in a notebook session they may have been edited since the last import. A module
+    # of the same name that other user code has imported from its own directory is another one.
+    neighbours = _with_neighbours(path.resolve())
+    names = set(map(module_name, neighbours))
     for name, imported in list(sys.modules.items()):
-        if getattr(imported, "__file__", None) in neighbours:
+        file = getattr(imported, "__file__", None)
+        if file and name.partition(".")[0] in names and _import_directory(name, Path(file)) in _DIRECTORIES:
             del sys.modules[name]
     module = ModuleType(f"rlhf_lab_user_{path.stem}")
     module.__file__ = str(path.resolve())
@@ -91,6 +95,29 @@ def _run_module(path: Path) -> ModuleType:
     finally:
         sys.dont_write_bytecode = writes_no_bytecode
     return module
+
+
+def _search_first(directory: Path) -> None:
+    """Let imports find the modules of a directory before those next to other user code."""
+    if directory not in _DIRECTORIES and str(directory) in sys.path:
+        return  # the user's own path
+    if directory in _DIRECTORIES:
+        _DIRECTORIES.remove(directory)
+    _DIRECTORIES.insert(0, directory)
+    ours = list(map(str, _DIRECTORIES))
+    # at the end, so that a user's file never hides an installed package
+    sys.path[:] = [*(entry for entry in sys.path if entry not in ours), *ours]
+
+
+def _import_directory(name: str, file: Path) -> Path | None:
+    """Return the directory in which the import of a module's top-level name found it."""
+    levels = name.count(".") + (file.name == "__init__.py")
+    return file.parents[levels] if levels < len(file.parents) else None
+
+
+def module_name(file: Path) -> str:
+    """Return the name under which a file is imported from its directory."""
+    return file.parent.name if file.name == "__init__.py" else file.stem
 
 
 def _with_neighbours(path: Path) -> list[Path]:

@@ -147,10 +147,11 @@ def _weights(settings: Scratch | HuggingFace, role: WeightsOf, trained: bool) ->
 
 def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder:
     """Load the tokenizer stored with a model, as an encoder."""
-    has_tokenizer = (Path(source) / "tokenizer_config.json").is_file()
-    if not has_tokenizer:
-        # a directory with only an adapter usually has no tokenizer, so that of its base is used
-        source = lora.adapter_base(source) or source
+    directory = Path(source)
+    # of files that a directory with only an adapter lacks, those of its base are used
+    base = lora.adapter_base(source) or source
+    generation_source = source if (directory / "generation_config.json").is_file() else base
+    source = source if (directory / "tokenizer_config.json").is_file() else base
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             str(source), revision=revision_of(settings, source), trust_remote_code=False
@@ -158,7 +159,7 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
     read_prompt = to_conversation if uses_chat_template(settings, tokenizer) else None
-    return Encoder(tokenizer, read_prompt, _stop_ids(source))
+    return Encoder(tokenizer, read_prompt, _stop_ids(generation_source))
 
 
 def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:

@@ -317,9 +317,13 @@ def add_products(model: nn.Module, directory: Path, *, shared: bool = False) -> 
     """
     add = add_parallel if shared else add_product
     config, tensors, head_tensors = _read_adapter(directory)
-    # rank-stabilised LoRA (arXiv:2312.03732) divides by √rank
-    rank_scale = math.sqrt(config.r) if config.use_rslora else config.r
-    scale = config.lora_alpha / rank_scale
+    others = [name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight"))]
+    if others:
+        raise ArtifactError(
+            f"{directory}: its adapter has {len(others)} tensors that are no products, such as {others[0]}, and "
+            "they cannot be added to 4-bit weights; set model.weights=bfloat16, or merge the adapter once (peft's "
+            "merge_and_unload and save_pretrained)"
+        )
     with reading_weights(directory):
         if hasattr(model, HEAD):
             model.load_state_dict(head_tensors, strict=False)
@@ -331,11 +335,19 @@ def add_products(model: nn.Module, directory: Path, *, shared: bool = False) -> 
                     layer = model.get_submodule(layer_name)
                 except AttributeError as error:
                     raise KeyError(f"the model has no layer {layer_name}") from error
-                add(layer, a.float(), scale * b.float())
+                add(layer, a.float(), _scale(config, layer_name, len(a)) * b.float())
+
+
+def _scale(config: Any, layer_name: str, rank: int) -> float:
+    """Return the factor of a layer's product. In adapters of other programs it may differ between layers."""
+    key = _import_peft().utils.other.get_pattern_key(config.alpha_pattern, layer_name)
+    alpha: float = config.alpha_pattern.get(key, config.lora_alpha)
+    # rank-stabilised LoRA (arXiv:2312.03732) divides by √rank
+    return alpha / (math.sqrt(rank) if config.use_rslora else rank)
 
 
 def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
-    """Return `model` with a stored adapter merged into it."""
+    """Return `model` with a stored adapter merged into its weights; all its parameters can be trained, as before."""
     config, tensors, head_tensors = _read_adapter(directory)
     config.modules_to_save = None  # the head is loaded into the model's own below, not into peft's copy
     misfit = f"{directory} does not fit its base {_untyped(model).name_or_path}"
@@ -353,7 +365,12 @@ def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
     if missing or unexpected:
         example = [*missing, *unexpected][0]
         raise ArtifactError(f"{misfit}: {len(missing)} tensors missing, {len(unexpected)} unknown, such as {example}")
-    return merged(model)
+    try:
+        for layer in _adapted_layers(model):
+            layer.merge(adapter_names=[NAME])  # peft's own, because other programs store variants such as DoRA
+    except (ValueError, RuntimeError) as error:
+        raise ArtifactError(f"{directory} cannot be merged into its base: {error}") from error
+    return without_adapter(model).requires_grad_(True)  # peft has frozen the base
 
 
 def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:

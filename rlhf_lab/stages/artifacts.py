@@ -26,8 +26,10 @@ from rlhf_lab.config.overrides import merge, set_value
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_object
 from rlhf_lab.core.packs import contributed_objects, named
+from rlhf_lab.core.user_code import module_name
 from rlhf_lab.data.generated import kind_problem
 from rlhf_lab.data.reading import local_files
+from rlhf_lab.models import families
 from rlhf_lab.models.model_files import input_identity, model_identity
 from rlhf_lab.monitoring.settings import is_audited
 from rlhf_lab.sampling.settings import Vllm
@@ -282,17 +284,16 @@ def _code_references(checked: root.Config) -> list[Reference]:
     """Return the entry points of a stage's code: builders of the components in its config, and their settings."""
     references = [*COMMON_CODE, _class_reference(checked.model)]
     if checked.gold_role:
-        module, _, name = named("gold_sources")[checked.gold_role].partition(":")
-        references.append(Reference(module, name))
+        references.append(_pack_reference(named("gold_sources")[checked.gold_role]))
     if is_audited(checked):
-        module, _, name = named("comparers")[checked.reward.audit.labels_from].partition(":")
-        references.append(Reference(module, name))
+        references.append(_pack_reference(named("comparers")[checked.reward.audit.labels_from]))
     if checked.verifier is not None:
         kind = registry.kind_of("reward", checked.verifier)
         references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
         references.append(Reference(registry.implementation("reward", kind), "make"))
     for group, settings in checked.parts():
         if group == "model":  # the stage determines the code that builds it; its class is above
+            references += _family_references(settings)
             continue
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
@@ -304,13 +305,39 @@ def _code_references(checked: root.Config) -> list[Reference]:
     return references
 
 
+def _family_references(model: Any) -> list[Reference]:
+    """Return the code of the model's family if a pack adds it: its modules, the new policy and the decoder."""
+    family = families.families().get(getattr(model, "family", ""))
+    if family is None:
+        return []
+    return [Reference(family.module), _pack_reference(family.new_policy), _pack_reference(family.decoder)]
+
+
+def _pack_reference(reference: str) -> Reference:
+    """Return the entry point that a pack names as "module:name"."""
+    module, _, name = reference.partition(":")
+    return Reference(module, name)
+
+
 def _class_reference(settings: object) -> Reference:
     return Reference(type(settings).__module__, type(settings).__qualname__)
 
 
 def _code_files(checked: root.Config) -> list[Path]:
-    """Return the source files of the user's own functions that the stage runs."""
-    return [file for find_files in contributed_objects("code_files") for file in find_files(checked)]
+    """Return the source files of the user's own functions that the stage runs.
+
+    Raises ConfigError for two modules of one name: an import could find either of them.
+    """
+    files = [file for find_files in contributed_objects("code_files") for file in find_files(checked)]
+    by_name: dict[str, Path] = {}
+    for file in files:
+        other = by_name.setdefault(module_name(file), file)
+        if other.resolve() != file.resolve():
+            raise ConfigError(
+                f"{other} and {file} are both imported as {module_name(file)}, so one of them could take the place of "
+                "the other; rename one"
+            )
+    return files
 
 
 def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:

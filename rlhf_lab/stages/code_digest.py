@@ -262,12 +262,17 @@ _READ: dict[str, _ParsedModule] = {}
 
 def _source(module: str, importer: _ParsedModule | None = None) -> _ParsedModule | None:
     """Return a module of rlhf_lab, of a plug-in, or of the importer's directory; None for other libraries."""
-    if module in _READ:
-        return _READ[module]
+    known = _READ.get(module)
+    if known is not None and (importer is None or importer.root == known.root):
+        return known
     located = _locate(module, importer)
     if located is None:
-        return None
+        return known
     file, root = located
+    if known is not None and known.path == file:
+        return known
+    if known is not None:  # next to other user code, which this process has read for another stage
+        forget(module)
     return _read(module, file, root)
 
 
@@ -310,8 +315,10 @@ def _open_file(path: Path) -> _ParsedModule:
     while (root / "__init__.py").is_file():
         root = root.parent
     module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-    if module in _READ and _READ[module].content != _content(path):
-        # User functions are reloaded at each use, so a long-running process (a notebook) may encounter edits.
+    known = _READ.get(module)
+    if known is not None and (known.path != path or known.content != _content(path)):
+        # User functions are reloaded at each use, so a long-running process (a notebook) may encounter edits, and files
+        # of the same name in other directories.
         forget(module)
     return _READ.get(module) or _read(module, path, root)
 

@@ -954,9 +954,9 @@ PREFERENCES = (
 STORED_WEIGHTS = (
     Mutant(
         "rslora_scaled_as_lora",
-        "lora.add_products",
-        "math.sqrt(config.r) if config.use_rslora else config.r",
-        "config.r",
+        "lora._scale",
+        "math.sqrt(rank) if config.use_rslora else rank",
+        "rank",
         "reward models with rsLoRA on the shared base score as if they had hardly been trained",
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,77 @@ def test_a_bare_adapter_folder_is_a_policy(sft: Stage, tmp_path: Path) -> None:
     scored: Any = load_reward_model(adapter, Scratch())
     assert not scored.score.weight.any()
     assert torch.equal(scored.model.layers[0].mlp.up_proj.weight, found.model.layers[0].mlp.up_proj.weight)  # type: ignore[union-attr, index]
+
+
+def test_a_bare_adapter_folder_can_be_trained_in_full(sft: Stage) -> None:
+    adapter = Path(sft.model) / "adapter"
+    policy = load_policy(adapter, Scratch(), trained=True)
+    head: Any = load_reward_model(adapter, Scratch(), trained=True)
+    assert all(parameter.requires_grad for model in (policy, head) for parameter in model.parameters())
+    tokens_of = token_logps(policy, BATCH).logps_N
+    tokens_of.sum().backward()
+    assert all(parameter.grad is not None for parameter in policy.parameters())
+
+
+def test_end_tokens_of_the_base_end_responses_of_an_adapter_that_has_its_own_tokenizer(
+    sft: Stage, tmp_path: Path
+) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    shutil.copytree(sft.model, base)
+    shutil.copytree(base / "adapter", adapter)
+    generation = base / "generation_config.json"
+    generation.write_text(json.dumps(json.loads(generation.read_text()) | {"eos_token_id": [0, 7]}))
+    config = adapter / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": str(base)}))
+    without = load_encoder(adapter, Scratch())
+    without.tokenizer.save_pretrained(adapter)
+    assert load_encoder(adapter, Scratch()).stop_ids == without.stop_ids
+    assert 7 in without.stop_ids
+
+
+def stored_by_peft(directory: Path, family: str = "llama", **settings: Any) -> torch.Tensor:
+    """Store a moved adapter, and its base, as another program would; return peft's log-probabilities."""
+    base: Any = random_model(CONFIGS[family])
+    base.save_pretrained(directory / "base")
+    targets = ["q_proj", "up_proj"] if family == "llama" else ["c_attn", "c_fc"]
+    config = peft.LoraConfig(r=4, target_modules=targets, fan_in_fan_out=family == "gpt2", **settings)
+    model = peft.get_peft_model(base, config)
+    moved(model)
+    for name, parameter in model.named_parameters():
+        if "magnitude" in name:
+            parameter.data.mul_(1.5)
+    model.peft_config["default"].base_model_name_or_path = str(directory / "base")
+    model.save_pretrained(directory)
+    return tokens(model.eval().get_base_model())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "settings", [{"use_dora": True}, {"rank_pattern": {"up_proj": 2}, "alpha_pattern": {"q_proj": 64}}, {}]
+)
+def test_an_adapter_of_another_program_is_merged_as_peft_computes_it(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    expected = stored_by_peft(tmp_path, family, **settings)
+    found = load_policy(tmp_path, Scratch())
+    assert torch.allclose(tokens(found), expected, atol=1e-4)
+    assert (tokens(load_policy(tmp_path / "base", Scratch())) - expected).abs().max() > 0.01
+
+
+def test_products_that_are_kept_separately_have_the_scale_of_their_layer(tmp_path: Path) -> None:
+    """As on 4-bit weights, or on a base in memory that several models share."""
+    patterns = {"rank_pattern": {"up_proj": 2}, "alpha_pattern": {"q_proj": 64}}
+    expected = stored_by_peft(tmp_path, **patterns)
+    model = load_policy(tmp_path / "base", Scratch())
+    lora.add_products(model, tmp_path, shared=True)
+    assert torch.allclose(tokens(model), expected, atol=1e-4)
+
+
+def test_tensors_that_are_no_products_are_refused_where_only_products_can_be_added(tmp_path: Path) -> None:
+    stored_by_peft(tmp_path, use_dora=True)
+    model = load_policy(tmp_path / "base", Scratch())
+    with pytest.raises(ArtifactError, match=r"lora_magnitude_vector.*model\.weights=bfloat16"):
+        lora.add_products(model, tmp_path)
 
 
 @pytest.mark.parametrize(

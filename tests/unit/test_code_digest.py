@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support import planned
 
-from rlhf_lab.stages import code_digest
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.stages import artifacts, code_digest
 from rlhf_lab.stages.code_digest import Reference, differences, digests, edited
 
 ENTRY = '''
@@ -222,3 +223,26 @@ def test_what_is_no_python_counts_byte_by_byte(tmp_path, fresh):
     broken.write_text("def g(:\n")
     assert before.keys() == digests([], [broken]).keys()
     assert before != digests([], [broken])
+
+
+def test_modules_of_the_same_name_next_to_other_files_are_other_modules(tmp_path, fresh):
+    for version in ("first", "second"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "mine.py").write_text("import words\nN = words.N\n")
+        (tmp_path / version / "words.py").write_text(f"N = {version!r}\n")
+    first, second, again = (digests([], [tmp_path / name / "mine.py"]) for name in ("first", "second", "first"))
+    assert first == again
+    assert first["mine.py:N"] == second["mine.py:N"] and first["words.py:N"] != second["words.py:N"]
+
+
+def test_two_modules_of_one_name_in_one_stage_are_refused(tmp_path, monkeypatch):
+    files = [tmp_path / directory / "mine.py" for directory in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("")
+    found = [files[0], tmp_path / "a" / ".." / "a" / "mine.py"]  # one file of two functions
+    monkeypatch.setattr(artifacts, "contributed_objects", lambda kind: [lambda config: found])
+    assert artifacts._code_files(None) == found
+    found.append(files[1])
+    with pytest.raises(ConfigError, match=r"a/mine\.py and .*b/mine\.py are both imported as mine.*rename one"):
+        artifacts._code_files(None)

@@ -1,13 +1,16 @@
 """Processes that train together: are there as many as the config asks for, and whose end is the cause of all."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
 from support import checked, planned
 
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.stages.launch import processes
 from rlhf_lab.stages.launch.processes import STOPPED, _cause, _outcome, check_launch
 from rlhf_lab.training.loop import Interrupted, Paused
 
@@ -62,3 +65,24 @@ def test_a_stage_that_its_processes_paused_is_paused(tmp_path):
     write_json(stage.directory / "result.json", {"status": "paused", "error": "strong warning at iteration 7"})
     with pytest.raises(Paused, match="strong warning at iteration 7"):
         _outcome(stage, tmp_path, [STOPPED, STOPPED], None, [])
+
+
+@pytest.mark.parametrize(("status", "discard"), [("interrupted", False), ("paused", False), ("completed", True)])
+def test_a_failure_before_the_stage_begins_is_reported_and_not_the_end_of_an_earlier_attempt(
+    status, discard, tmp_path, monkeypatch
+):
+    """For example a damaged log, which is found before the earlier result is replaced."""
+    stage = planned("sft", f"outputs={tmp_path}")
+    stage.directory.mkdir(parents=True)
+    earlier = {"status": status, "error": "stopped after step 40 of 100"}
+    write_json(stage.directory / "result.json", earlier)
+
+    def start_worker(order_file, rank, count):
+        report = {"error": "metrics.jsonl is damaged", "traceback": "", "micro_batch_tokens": None, "failed_at": 1.0}
+        write_json(order_file.parent / f"error_{rank}.json", report)
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+
+    monkeypatch.setattr(processes, "_start_worker", start_worker)
+    with pytest.raises(LabError, match=r"sft: metrics\.jsonl is damaged"):
+        processes.train_together(stage, 2, discard=discard)
+    assert read_json(stage.directory / "result.json") == earlier

@@ -22,6 +22,24 @@ def test_what_a_file_names_is_loaded_anew_each_time(tmp_path, monkeypatch):
     assert [path.name for path in files_behind(f"{file}:value")] == ["beside.py", "mine.py"]
 
 
+def test_a_file_imports_the_modules_next_to_it_and_not_those_of_other_user_code(tmp_path):
+    for version in ("first", "second"):
+        package = tmp_path / version / "parts"
+        package.mkdir(parents=True)
+        (tmp_path / version / "namesake.py").write_text(f"NAME = {version!r}\n")
+        (package / "__init__.py").write_text("from parts.inner import NAME\n")
+        (package / "inner.py").write_text(f"NAME = {version!r}\n")
+        (tmp_path / version / "mine.py").write_text(
+            "import namesake, parts\ndef names():\n    return namesake.NAME, parts.NAME\n"
+        )
+    first, second = (load_from_file("x", f"{tmp_path / version}/mine.py:names") for version in ("first", "second"))
+    assert (first(), second()) == (("first", "first"), ("second", "second"))
+    assert load_from_file("x", f"{tmp_path}/first/mine.py:names")() == ("first", "first")
+    places = [sys.path.index(str(tmp_path / version)) for version in ("first", "second")]
+    assert places[0] < places[1]
+    assert sys.path.count(str(tmp_path / "first")) == 1
+
+
 def test_what_cannot_be_loaded_is_named_with_its_setting(tmp_path):
     file = tmp_path / "mine.py"
     with pytest.raises(ConfigError, match="here: there is no file"):

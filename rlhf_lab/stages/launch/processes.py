@@ -124,6 +124,7 @@ def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_toke
             "micro_batch_tokens": micro_batch_tokens,
         }
         write_json(order_file, order)
+        ended_before = _when_ended(stage)
         workers: list[subprocess.Popen[bytes]] = []
         hide_bars()  # the main worker draws on the same terminal
         try:
@@ -137,7 +138,9 @@ def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_toke
         # All workers have finished or been killed; find the one that caused the end.
         codes = [worker.wait() for worker in workers]
         cause = _cause(failed, order_file.parent) if failed else hung
-        return _outcome(stage, order_file.parent, codes, cause, signals)
+        # A failure may come before the main process replaces the result of an earlier attempt by its own.
+        is_earlier = cause is not None and ended_before is not None and ended_before == _when_ended(stage)
+        return _outcome(stage, order_file.parent, codes, cause, signals, is_earlier=is_earlier)
 
 
 def _start_worker(order_file: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
@@ -215,11 +218,28 @@ def _cause(failed: dict[int, int], reports: Path) -> int:
     return min(failed_at, key=failed_at.__getitem__)
 
 
+def _when_ended(stage: Stage) -> int | None:
+    """Return when the end of an attempt was written to result.json, in nanoseconds; None if no end is there."""
+    path = stage.directory / "result.json"
+    has_ended = read_object(path).get("status", "running") != "running"
+    return path.stat().st_mtime_ns if has_ended else None
+
+
 def _outcome(
-    stage: Stage, directory: Path, codes: Sequence[int], cause: int | None, signals: Sequence[int]
+    stage: Stage,
+    directory: Path,
+    codes: Sequence[int],
+    cause: int | None,
+    signals: Sequence[int],
+    *,
+    is_earlier: bool = False,
 ) -> dict[str, Any]:
-    """Return the stage's result. Raise Interrupted, Paused or the error of the process that failed first."""
-    result: dict[str, Any] = read_object(stage.directory / "result.json")
+    """Return the stage's result. Raise Interrupted, Paused or the error of the process that failed first.
+
+    Args:
+        is_earlier: True if the processes failed and left result.json as it was; it stays as it is.
+    """
+    result: dict[str, Any] = {} if is_earlier else read_object(stage.directory / "result.json")
     if result.get("status") == "completed":
         if signals:
             raise Interrupted(f"stopped by {signal.Signals(signals[0]).name}; {stage.recipe} is complete")
@@ -230,7 +250,8 @@ def _outcome(
         raise Interrupted(str(result["error"]))
     if signals:
         error = f"stopped by {signal.Signals(signals[0]).name}"
-        _write_status(stage, result, "interrupted", error)
+        if not is_earlier:
+            _write_status(stage, result, "interrupted", error)
         raise Interrupted(error)
     rank = cause or 0
     report = read_json(directory / f"error_{rank}.json")
@@ -242,7 +263,8 @@ def _outcome(
             raise DeviceMemoryError(f"{stage.recipe}: {error}", report["micro_batch_tokens"])
     else:
         error = f"process {rank} of {len(codes)} finished with {_describe_exit(codes[rank])}"
-    _write_status(stage, result, "failed", error)
+    if not is_earlier:
+        _write_status(stage, result, "failed", error)
     raise LabError(f"{stage.recipe}: {error}")
 
 

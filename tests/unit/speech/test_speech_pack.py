@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import checked
+from support import checked, planned
 from transformers import AutoConfig
 
 from rlhf_lab.core.errors import ConfigError
@@ -102,3 +102,13 @@ def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate, passing, at_flo
     reward_N = combine(parts, settings)
     assert reward_N.tolist() == [passing, -3.0, at_floor]
     assert unverified(reward_N, parts, settings).tolist() == [0.0, -3.0, rest_at_floor]
+
+
+def test_the_code_of_the_codec_family_counts_in_every_stage_that_uses_its_model():
+    for stage in planned("tts_dpo").upstream():
+        files = {label.partition(":")[0] for label in stage.code}
+        parts = ("codec_lm", "decoder", "delay_pattern", "start", "tokenizer")
+        missing = {f"rlhf_lab/packs/speech/policy/{part}.py" for part in parts} - files
+        assert not missing, stage.recipe
+    for stage in planned("dpo").upstream():
+        assert not [label for label in stage.code if "packs/speech/" in label], stage.recipe
