@@ -68,10 +68,17 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
         sizes: values of n.
     """
     expected: dict[str, FloatArray] = {}
+    # The gold reward decides wins at every prompt if it is known, as in the evaluator.
+    judge = "gold" if any(row["gold"] is not None for rows in prompts for row in rows) else "proxy"
     for key in (*SAMPLE_KEYS, "win_rate"):
         if key == "kl":  # the KL of the selection is not that of the selected response: `estimates` has its formula
             continue
-        values = [_metric_of_responses(rows, others, key) for rows, others in zip(prompts, opponents, strict=True)]
+        values = [
+            win_or_tie(column(rows, judge)[:, None] - column(others, judge)).mean(axis=1)
+            if key == "win_rate"
+            else column(rows, key)
+            for rows, others in zip(prompts, opponents, strict=True)
+        ]
         # no metric without any value, e.g. gold for data from files
         if all(np.isnan(values_N).all() for values_N in values):
             continue
@@ -81,16 +88,6 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
             per_prompt.append(best_of_n(proxy_N, values_N, sizes))
         expected[key] = np.stack(per_prompt)
     return expected
-
-
-def _metric_of_responses(rows: Rows, opponents: Rows, key: str) -> FloatArray:
-    """Return one metric of each response, (N,). `win_rate` is its fraction of wins, by gold reward if it is known."""
-    if key != "win_rate":
-        return column(rows, key)
-    # the gold reward decides wins if it is known, as in the evaluator
-    judge = "gold" if any(row["gold"] is not None for row in rows) else "proxy"
-    lead_NO = column(rows, judge)[:, None] - column(opponents, judge)
-    return win_or_tie(lead_NO).mean(axis=1)
 
 
 def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:

@@ -40,7 +40,7 @@ DETECTOR = (
 RULES = (
     Metric(
         "alarm_share/hard_stop",
-        "fraction of checkpoints after warm-up with two signals in alarm",
+        "fraction of checkpoints after warm-up with a strong warning: `reward.monitor.needed` signals in alarm",
         title="checkpoints in strong warning",
         phrase="fraction of checkpoints in strong warning",
     ),

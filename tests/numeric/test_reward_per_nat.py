@@ -88,3 +88,12 @@ def test_best_of_n_gains_over_the_policy_and_ties_are_half_wins():
     found = estimates(2, best, expected["proxy"][:, 0])
     assert found["reward_per_nat"].mean == pytest.approx((3 - 2) / (np.log(2) - 0.5))
     assert found["win_rate"].mean == 0.75
+
+
+def test_best_of_n_has_one_judge_for_all_prompts():
+    """A prompt whose responses gold leaves unscored has no win rate; the proxy would call it 1."""
+    scored = [row("SFT", 0, proxy=1.0, gold=0.0), row("SFT", 0, proxy=3.0, gold=1.0)]
+    unscored = [row("SFT", 1, proxy=1.0, gold=None), row("SFT", 1, proxy=3.0, gold=None)]
+    opponents = [row("SFT", 0, proxy=0.0, gold=0.0)]
+    expected = expected_values([scored, unscored], [opponents, opponents], [2])
+    assert expected["win_rate"][0, 0] == 1.0 and np.isnan(expected["win_rate"][1, 0])

@@ -1,6 +1,6 @@
 """Prompts of the dialogue world: every combination of intent, topic and constraint, as transcripts.
 
-A prompt is "\\n\\nHuman: …\\n\\nAssistant:". All prompts of a world are enumerated once (about 6,500 at full size). The
+A prompt is "\\n\\nHuman: …\\n\\nAssistant:". All prompts of a world are enumerated once (6,720 at full size). The
 split of a prompt is a hash of its text. It is therefore independent of the seed, the size of the world, the order of
 sampling and Python's hash seed.
 """
