@@ -22,7 +22,7 @@ setup: $(STAMPS)/dev ## make .venv with everything for running and developing
 demo: $(STAMPS)/run ## run the main recipe on an empty machine: table, report, nothing downloaded but packages
 	@$(BIN)/python -m rlhf_lab +recipe=dpo_iterative
 
-test: $(STAMPS)/dev ## run the tests; about twelve minutes on 2 cores
+test: $(STAMPS)/dev ## run the tests; seven to twelve minutes on 2 cores
 	@$(TESTS) -m 'not slow' tests
 
 test-all: $(STAMPS)/dev ## run the slow tests that `make test` leaves out: Slurm, browser, studies, kills, faults

@@ -83,6 +83,19 @@ def test_the_environment_shows_what_the_policy_never_did():
     assert rows("ab", [0, 0]) == ALL_WRONG  # only with the setting
 
 
+def test_a_demonstration_that_fails_is_not_preferred():
+    """Most calls of a busy tool fail, so the environment's own attempt often ends with the answer "unknown"."""
+    none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
+    corpus = build(Tools(train_tasks=20, test_tasks=2, habits=none, busy=0.9))
+    generated = maker(demonstrate=True)
+    generated.environment = corpus.environment
+    generated.tasks = {task.prompt: task for task in corpus.tasks("train")}
+    problems = [
+        generated._rows(Attempts(prompt, ["Answer: nonsense"], [0]))[0]["problem"] for prompt in generated.tasks
+    ]
+    assert ALL_WRONG in problems and None in problems
+
+
 def test_an_attempt_is_all_that_was_said_behind_the_task():
     task = Task(PROMPT)
     prompt = "\n\nHuman: where?\n\nAssistant: Action: look[ a ]\n\nTool: b\n\nAssistant:"

@@ -121,7 +121,7 @@ class AttemptPairMaker:
         """Return the pairs of a task, or one row that says why there are none."""
         right, wrong = distinct_outcomes(attempts)
         if not right and self.settings.demonstrate:  # the environment's solution stands in for a successful attempt
-            right = [self._demonstrate(attempts.prompt)]
+            right = self._demonstrate(attempts.prompt)
         problem = None
         if attempts.prompt in self.held_out_prompts:
             problem = making.CONTAMINATED
@@ -147,13 +147,15 @@ class AttemptPairMaker:
             rows.append(row)
         return rows
 
-    def _demonstrate(self, prompt: str) -> str:
-        """Return the environment's own attempt at a task, as text."""
+    def _demonstrate(self, prompt: str) -> list[str]:
+        """Return the text of the environment's own attempt at a task; none if it fails, as with a tool that is busy."""
         assert isinstance(self.environment, Demonstrating)
         task = self.tasks[prompt]
         shown = demonstrated(self.environment, task)
         episode = Episode(task, shown.prompt, shown.completion)
-        return attempt_text(episode)
+        correct = self.environment.grade([episode]).get("correct")
+        is_right = correct is None or bool(correct[0])
+        return [attempt_text(episode)] if is_right else []
 
 
 def distinct_outcomes(attempts: Attempts) -> tuple[list[str], list[str]]:
