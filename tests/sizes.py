@@ -72,7 +72,8 @@ def overrides(recipe: str) -> list[str]:
         found += [f"stages.{name}.{override}" for override in data if override.startswith("data.train_")]
     for name in sorted(upstream):
         if kind := jobs[0].stages.get(name, {}).get("data", {}).get("kind"):  # it has data of its own
-            found += [f"stages.{name}.{override}" for override in DATA[kind]]
+            # The data of a stage are chosen by their kind, which the recipe has set.
+            found += [f"stages.{name}.{override}" for override in DATA[kind] if not override.startswith("data=")]
         found += [override for override in _stage_overrides(name) if override.partition("=")[0] not in swept]
     return [*COMMON, *data, *found]
 

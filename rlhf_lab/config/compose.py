@@ -654,7 +654,10 @@ def _planned_seeds(first: list[int], max_seeds: int) -> list[int]:
 
 
 def _with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySettings:
-    """Return the study with other levels of some swept keys. Claims about removed levels are dropped."""
+    """Return the study with other levels of some swept keys. Claims about removed levels are dropped.
+
+    Without any claim left, there is no decision to wait for.
+    """
     sweep = {**study.sweep, **levels}
     compared = sweep.get(study.compare, [])
     groups = sweep.get(study.by, [])
@@ -663,7 +666,8 @@ def _with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySet
         has_levels = claim.level in compared and claim.versus in (None, *compared)
         if has_levels and claim.by in (None, *groups):
             claims.append(claim)
-    return dataclasses.replace(study, sweep=sweep, predicts=claims)
+    until = study.until if claims else None
+    return dataclasses.replace(study, sweep=sweep, predicts=claims, until=until)
 
 
 def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:

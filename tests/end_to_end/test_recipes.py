@@ -43,8 +43,11 @@ WHOLE = {
 """The recipe of each family that `make test` runs, with the recipes it starts from; `make test-all` runs the others."""
 FAMILIES = {family: name for family, name in WHOLE.items() if name in RECIPES}
 """`WHOLE` without the recipes of packs that are not installed."""
-WITHOUT_FIGURE = ("prm_consensus", "step_pairs", "tts_preferences")
-"""Recipes whose report at smoke size has no figure: too few solutions are kept for a curve; pairs of steps or clips."""
+WITHOUT_FIGURE = ("prm_consensus", "step_pairs", "tts_preferences", "rm_probe")
+"""Recipes whose report at smoke size has no figure: too few solutions for a curve; pairs of steps or clips; a table."""
+
+COMPLETE_ATTEMPTS = ("study/agentic_sft", "study/mix_ratio_agent")
+"""Studies that imitate complete attempts of a policy, of which there are none below `size=smoke`."""
 
 
 def study_dir(lab, out: str) -> Path:
@@ -122,9 +125,13 @@ def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):
 def test_study(lab, sized, name):
     run = lab.run if name == "study/buffers" else lab.inside  # in processes of their own, and here
     more = [] if name == "study/buffers" else ["study.processes=1"]
-    if inventory.read_yaml(inventory.recipes()[name])["study"].get("quick"):
+    written = inventory.read_yaml(inventory.recipes()[name])["study"]
+    if written.get("quick"):
         more.append("study.size=quick")
-    out = run(f"+recipe={name}", *sized(name), "seed=0", *more)
+    if written.get("until"):
+        more.append("study.until=null")  # with one seed nothing is decided
+    size = ["size=smoke"] if name in COMPLETE_ATTEMPTS else sized(name)
+    out = run(f"+recipe={name}", *size, "seed=0", *more)
     directory = (
         lab.directory
         / next(line.split()[1] for line in out.splitlines() if line.startswith("table ")).rpartition("/")[0]

@@ -249,3 +249,10 @@ def test_recipes_run_their_list_of_seeds_on_data_from_files(tmp_path):
     typed = compose.check_command([*words, "study.until=decided"])
     assert typed.study is not None and typed.study.until == "decided" and not typed.note  # refused when it runs
     assert not compose.check_command(["+recipe=study/kl_control"]).note
+
+
+def test_a_size_without_the_levels_of_the_claims_runs_its_list_of_seeds():
+    """The claims compare `fixed` and `adaptive` with `none`, which alone is left."""
+    words = ["+recipe=study/kl_control", "study.size=quick", "study.quick={algorithm.kl_controller:[none]}"]
+    command = compose.check_command(words)
+    assert command.study is not None and command.study.predicts == [] and command.study.until is None
