@@ -35,12 +35,13 @@ from rlhf_lab.config import (
     schema,
     search_space,
     smoke,
+    study_levels,
     study_metrics,
     user_files,
     words,
 )
 from rlhf_lab.config.check import check, effective
-from rlhf_lab.config.overrides import ADDED, forced, is_choice, level_name, literal, set_value
+from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, set_value
 from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.config.typed_sweep import typed_study
 from rlhf_lab.core.errors import ConfigError
@@ -307,18 +308,18 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
             if base["size"] == "smoke":
                 # Use only the levels of the quick size: the smoke size reduces all other settings further.
                 # One seed decides nothing, so a study of this size does not wait for decisions.
-                quick, _ = _quick_study(dataclasses.replace(study, until=None), named)
-                study = smoke.short_search(_with_levels(quick, smoke.first_levels(quick, named)), named)
+                quick, _ = study_levels.quick_study(dataclasses.replace(study, until=None), named)
+                study = smoke.short_search(study_levels.with_levels(quick, smoke.first_levels(quick, named)), named)
             elif study.size == "quick":
-                study, quick_overrides = _quick_study(study, named)
+                study, quick_overrides = study_levels.quick_study(study, named)
                 fixed += quick_overrides
                 base = compose([*fixed, *first_choices], config_dir)
             # A value typed for the study's `by` key restricts the study to that value.
             typed_by = [override for override in usable if _key(override) == study.by]
             fixed_by = [override.value() for override in typed_by if not override.is_sweep_override()]
             if fixed_by:
-                study = _with_levels(study, {study.by: fixed_by})
-            if study.until and "study.until" not in named and _shares_test_prompts(base):
+                study = study_levels.with_levels(study, {study.by: fixed_by})
+            if study.until and "study.until" not in named and study_levels.shares_test_prompts(base):
                 study = dataclasses.replace(study, until=None)
                 note = (
                     f"data={base['data']['kind']} has the same test prompts for every seed: the study runs its list "
@@ -326,13 +327,13 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
                 )
             from_study = {key: levels for key, levels in study.sweep.items() if key not in named}
             swept = {**from_study, **swept}
-        problems.extend(_repeated_values(swept))
+        problems.extend(study_levels.repeated_values(swept))
         if study and study.until and study.compare not in swept:
             # One level is chosen, so no claim can be tested: the jobs are those of the listed seeds.
             study = dataclasses.replace(study, until=None)
         if study and study.until:
             # Seeds vary slowest, so that all levels of a seed run before the next seed.
-            seeds = _planned_seeds(swept.pop("seed", [base["seed"]]), study.max_seeds)
+            seeds = study_levels.planned_seeds(swept.pop("seed", [base["seed"]]), study.max_seeds)
             swept = {"seed": seeds, **swept}
         # Composed values by the choices of a job: jobs that choose the same options share one composition.
         composed = {first_choices: base}
@@ -362,26 +363,6 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     if not configs:
         return None
     return Command(fixed, recipe, study, jobs, configs, names, typed, note)
-
-
-def _shares_test_prompts(base: Mapping[str, Any]) -> bool:
-    """Return True if all seeds are tested on the same prompts, because the data come from files."""
-    kind = base["data"]["kind"]
-    if kind == "mix":  # its parts decide; see `sweeps/seed_by_seed.py: check_prompts`
-        return False
-    settings_class: Any = registry.settings_class("data", kind)
-    return not settings_class.is_generated
-
-
-def _repeated_values(swept: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return a problem for each swept key that has a value twice. Numbers may be written differently: 1e-3, 0.001."""
-    problems = []
-    for key, levels in swept.items():
-        names = [level_name(level) for level in levels]
-        repeated = dict.fromkeys(name for name in names if names.count(name) > 1)
-        if repeated:
-            problems.append(f"{key}={','.join(names)} has {', '.join(repeated)} more than once; write each value once")
-    return problems
 
 
 def config_of(overrides: Sequence[str], problems: list[str]) -> root.Config:
@@ -628,46 +609,6 @@ def recipe_values(name: str) -> dict[str, Any]:
     if name not in inventory.recipes():
         raise KeyError(name)
     return compose([f"+recipe={name}"])
-
-
-def _quick_study(study: StudySettings, named: set[str]) -> tuple[StudySettings, list[str]]:
-    """Return (study at its quick size, overrides of that size). Keys in `named`, from the command line, are kept.
-
-    A list for a swept key replaces the key's levels.
-    """
-    quick = {key: value for key, value in study.quick.items() if key not in named}
-    levels = {key: value for key, value in quick.items() if key in study.sweep and isinstance(value, list)}
-    overrides = [f"{forced(key)}={literal(value)}" for key, value in quick.items() if key not in levels]
-    return _with_levels(study, levels), overrides
-
-
-def _planned_seeds(first: list[int], max_seeds: int) -> list[int]:
-    """Return `max_seeds` seeds: those of the sweep, then the integers after the largest of them."""
-    if len(first) > max_seeds:
-        raise ConfigError(
-            f"the sweep has {len(first)} seeds, more than study.max_seeds={max_seeds}; set "
-            f"study.max_seeds={len(first)} "
-            "or name fewer seeds"
-        )
-    start = max(first) + 1
-    return [*first, *range(start, start + max_seeds - len(first))]
-
-
-def _with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySettings:
-    """Return the study with other levels of some swept keys. Claims about removed levels are dropped.
-
-    Without any claim left, there is no decision to wait for.
-    """
-    sweep = {**study.sweep, **levels}
-    compared = sweep.get(study.compare, [])
-    groups = sweep.get(study.by, [])
-    claims = []
-    for claim in study.predicts:
-        has_levels = claim.level in compared and claim.versus in (None, *compared)
-        if has_levels and claim.by in (None, *groups):
-            claims.append(claim)
-    until = study.until if claims else None
-    return dataclasses.replace(study, sweep=sweep, predicts=claims, until=until)
 
 
 def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     FloatArray: TypeAlias = NDArray[np.float64]
     BoolArray: TypeAlias = NDArray[np.bool_]
+    IntArray: TypeAlias = NDArray[np.int64]
     SampleArray: TypeAlias = NDArray[np.float32]
 else:
     # Only annotations use these names. Checking a command needs no array, and importing numpy takes 0.15 s.
-    FloatArray = BoolArray = SampleArray = object
+    FloatArray = BoolArray = IntArray = SampleArray = object

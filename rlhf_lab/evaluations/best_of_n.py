@@ -73,12 +73,10 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
     for key in (*SAMPLE_KEYS, "win_rate"):
         if key == "kl":  # the KL of the selection is not that of the selected response: `estimates` has its formula
             continue
-        values = [
-            win_or_tie(column(rows, judge)[:, None] - column(others, judge)).mean(axis=1)
-            if key == "win_rate"
-            else column(rows, key)
-            for rows, others in zip(prompts, opponents, strict=True)
-        ]
+        if key == "win_rate":
+            values = [_wins(rows, others, judge) for rows, others in zip(prompts, opponents, strict=True)]
+        else:
+            values = [column(rows, key) for rows in prompts]
         # no metric without any value, e.g. gold for data from files
         if all(np.isnan(values_N).all() for values_N in values):
             continue
@@ -88,6 +86,12 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
             per_prompt.append(best_of_n(proxy_N, values_N, sizes))
         expected[key] = np.stack(per_prompt)
     return expected
+
+
+def _wins(rows: Rows, opponents: Rows, judge: str) -> FloatArray:
+    """Return the fraction of the opponents that each response beats by a metric, (N,); a tie is half a win."""
+    lead_NO = column(rows, judge)[:, None] - column(opponents, judge)
+    return win_or_tie(lead_NO).mean(axis=1)
 
 
 def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:

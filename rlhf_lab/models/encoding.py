@@ -7,7 +7,7 @@ of the response. A truncated response has no EOS, and is counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,10 @@ class Encoder:
         starts_with_bos = ids_of_empty_text[:1] == [bos]
         adds_bos = bos is not None and starts_with_bos and bos != self.eos_id
         self._prefix = [bos] if adds_bos else []
+
+    def uncounted(self) -> Encoder:
+        """Return the same encoder with counts of its own, for texts that are not data of the run."""
+        return replace(self, counts={})
 
     @property
     def takes_tools(self) -> bool:

@@ -27,11 +27,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlhf_lab.core.types import FloatArray
+from rlhf_lab.core.arrays import FloatArray, IntArray
 
-IntArray = NDArray[np.int64]
 FALSE_ALARMS = 0.05
 """Probability that a run whose true reward never falls is called fallen."""
 WINDOW = 5

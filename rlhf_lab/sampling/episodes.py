@@ -65,7 +65,7 @@ class EpisodeCollector:
         self.corpus = run.corpus
         self.max_turns = run.config.data.max_turns
         # counts of its own: the encoder of the run counts the rows of its data
-        self.encoder = replace(encoder, counts={})
+        self.encoder = encoder.uncounted()
         self.sampler = registry.build("rollout", self.settings, encoder)
 
     @property

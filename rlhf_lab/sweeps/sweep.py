@@ -305,14 +305,15 @@ def continued_log(directory: Path, registration: Registration, seeds: Sequence[i
             "that starts again with other seeds would be wrong too often; give these seeds first, and more of them "
             "with study.max_seeds=N. Claims that are new count only seeds that were not seen"
         )
-    # Levels of claims that were added get seeds again, also if every earlier claim is decided.
-    added = [entry.meaning for entry in registration.claims if entry.hash not in before]
-    added_levels = [meaning[side] for meaning in added for side in ("level", "versus")]
     looks = []
     for look in log.looks:
         decided = {moved[claim]: verdict for claim, verdict in look.decided.items() if claim in moved}
-        levels = tuple(dict.fromkeys([*look.levels, *added_levels]))
-        looks.append(dataclasses.replace(look, decided=decided, levels=levels))
+        looks.append(dataclasses.replace(look, decided=decided))
+    # Levels of claims that were added get the seeds after the last look, also if every earlier claim is decided.
+    added = [entry.meaning for entry in registration.claims if entry.hash not in before]
+    added_levels = [meaning[side] for meaning in added for side in ("level", "versus")]
+    levels = dict.fromkeys([*looks[-1].levels, *added_levels])
+    looks[-1] = dataclasses.replace(looks[-1], levels=tuple(levels))
     return LookLog(tuple(seeds), tuple(looks))
 
 

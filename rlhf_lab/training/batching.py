@@ -32,9 +32,10 @@ def plan_steps(
         bucket_batches: batches per window; 1 turns sorting off.
         whole_epochs: True to plan the smaller last batch of every epoch in addition; `epochs` is then an integer.
     """
-    total = math.ceil(epochs * len(lengths) / batch_size)
     if whole_epochs:
         total = round(epochs) * math.ceil(len(lengths) / batch_size)
+    else:
+        total = math.ceil(epochs * len(lengths) / batch_size)
     steps: list[list[int]] = []
     window_size = batch_size * bucket_batches
     epoch = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -285,7 +285,7 @@ class Rollouts:
         selected = torch.randint(len(corpus), (count,), generator=generator).tolist()
         pairs = [corpus[i] for i in selected]
         # a copy of the encoder with separate counts: these rows must not count as truncated rows of the corpus report
-        encoder = replace(self.encoder, counts={})
+        encoder = self.encoder.uncounted()
         rows = [encoder.row(pair.prompt, pair.chosen, self.settings.max_length) for pair in pairs]
         # The loop divides the sum of a step by `units`, so units / tokens makes this the mean over corpus tokens.
         corpus_tokens = sum(len(response) for _, response in rows)

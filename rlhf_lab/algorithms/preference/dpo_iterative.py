@@ -236,7 +236,7 @@ class IteratedDPO(PreferenceAlgorithm):
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/corpus", index))
         selected = torch.randperm(len(corpus), generator=generator)[:count].tolist()
         # A separate counter, because a resumed run encodes the pairs again and must not count them twice.
-        encoder = replace(self.encoder, counts={})
+        encoder = self.encoder.uncounted()
         return [pair_rows(encoder, corpus[i], self.max_length) for i in selected]
 
     def _rounds_in_buffer(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def plan_members(
 
 def build_scorers(settings: RewardModel, run: Run, members: Sequence[Member], encoder: Encoder) -> list[Scorer]:
     """Return a scorer for each member; its scale is not fixed yet."""
-    encoder = replace(encoder, counts={})  # responses of an audit do not count as training data
+    encoder = encoder.uncounted()  # responses of an audit do not count as training data
     return [Scorer(m.model, encoder, m.scale(settings), run.device, SCORING_TOKENS) for m in members]
 
 

@@ -236,7 +236,7 @@ class RubricModelling(Algorithm):
         scale = ScoreScale(max_length=self.max_length, logit=False)
         if self.settings.target == "attributes":
             scale = replace(scale, attributes=self.rubric.attributes, weights=tuple(self.weights_A.tolist()))
-        encoder = replace(self.encoder, counts={})  # responses of an audit do not count as training data
+        encoder = self.encoder.uncounted()  # responses of an audit do not count as training data
         return Scorer(self.model, encoder, scale, self.run.device, BATCH_TOKENS)
 
 

@@ -6,7 +6,6 @@ the source of the labels. The score head has no bias and starts at zero, so ever
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,7 +146,7 @@ class StepRewardModelling(Algorithm):
         """Return accuracy, ranking and calibration on held-out planted errors; empty if none could be generated."""
         pairs = problems(self.run, "test", HELD_OUT_PROBLEMS)
         planted = perturbed_solutions(self.run, pairs, 1, self.run.seed("steps/held_out"))
-        encoder = replace(self.encoder, counts={})  # solutions of the audit do not count as training data
+        encoder = self.encoder.uncounted()  # solutions of the audit do not count as training data
         judge = StepJudge(self.model, encoder, self.trained_as, self.run.device, 16384)
         judgements = judge([solution.prompt for solution in planted], [solution.response for solution in planted])
         rows: list[tuple[str, float, float]] = []  # (prompt, probability, label) of each judged position

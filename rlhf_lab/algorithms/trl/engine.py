@@ -11,7 +11,6 @@ import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -205,7 +204,7 @@ def _build_on_prompts(algorithm: OnPolicy, run: Run) -> Any:
         "reward_funcs": reward_function(algorithm),
     }
     trainer = _construct_trainer(algorithm, run, algorithm.total_steps, inputs)
-    encoder = replace(algorithm.encoder, counts={})  # its counts must not enter the corpus report
+    encoder = algorithm.encoder.uncounted()  # its counts must not enter the corpus report
     trainer.encode = partial(encoder.prompt, max_tokens=run.config.rollout.max_prompt_tokens)
     if trainer.ref_model is not None:
         # TRL loaded its reference from disk. Assigning the same values avoids a second copy in memory.

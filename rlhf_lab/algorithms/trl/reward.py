@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
     encoder, rollouts, shaper = algorithm.encoder, algorithm.rollouts, algorithm.shaper
     group_size = algorithm.settings.group_size
     max_prompt_tokens = algorithm.run.config.rollout.max_prompt_tokens
-    encode = partial(replace(encoder, counts={}).prompt, max_tokens=max_prompt_tokens)
+    encode = partial(encoder.uncounted().prompt, max_tokens=max_prompt_tokens)
     corpus = algorithm.run.corpus
 
     def episode_of(prompt: str, prompt_ids: list[int], response_ids: list[int]) -> Episode:

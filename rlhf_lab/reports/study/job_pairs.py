@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from rlhf_lab.config.overrides import level_name
+from rlhf_lab.core.arrays import IntArray
 from rlhf_lab.results.wording import compact, judged_title, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, paired_difference
 from rlhf_lab.studies.frame import Study
 
-IntArray = NDArray[np.int64]
 MAX_TESTS = 300
 """Maximum number of tests: about two seconds of work and 8 kB of page. With more pairs, fewer metrics are tested, the
 primary one first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ class FollowUpReward:
 
     def __init__(self, model: Any, encoder: Encoder, settings: FollowUpLikelihood, device: str):
         self.model = model
-        self.encoder = replace(encoder, counts={})  # truncated conversations do not count as truncated data
+        self.encoder = encoder.uncounted()  # truncated conversations do not count as truncated data
         self.settings = settings
         self.device = device
 

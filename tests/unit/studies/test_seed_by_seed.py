@@ -10,6 +10,7 @@ from hydra._internal.core_plugins import basic_sweeper
 from synthetic_runs import write_study
 
 from rlhf_lab.config import compose
+from rlhf_lab.config.study_levels import planned_seeds
 from rlhf_lab.config.study_settings import Prediction, StudySettings
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.studies.claims import CONFIRMED, REFUTED
@@ -56,6 +57,12 @@ def test_one_level_alone_is_no_study_that_decides():
     """`study.arm=audit seed=0` runs one job, as docs/running.md says."""
     command = compose.check_command(["+recipe=study/mitigations", "study.arm=audit", "seed=0"])
     assert len(command.jobs) == 1 and command.study is not None and command.study.until is None
+
+
+def test_seeds_after_those_of_the_sweep():
+    assert planned_seeds([100, 105], 4) == [100, 105, 106, 107]
+    with pytest.raises(ConfigError, match=r"the sweep has 2 seeds, more than study\.max_seeds=1"):
+        planned_seeds([0, 1], 1)
 
 
 def test_without_claims_nothing_waits_for_a_decision():

@@ -1,0 +1,72 @@
+"""Levels and seeds that a study of a recipe runs, at its size and with what the command line changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_lab.config import registry
+from rlhf_lab.config.overrides import forced, level_name, literal
+from rlhf_lab.config.study_settings import StudySettings
+from rlhf_lab.core.errors import ConfigError
+
+
+def quick_study(study: StudySettings, named: set[str]) -> tuple[StudySettings, list[str]]:
+    """Return (study at its quick size, overrides of that size). Keys in `named`, from the command line, are kept.
+
+    A list for a swept key replaces the key's levels.
+    """
+    quick = {key: value for key, value in study.quick.items() if key not in named}
+    levels = {key: value for key, value in quick.items() if key in study.sweep and isinstance(value, list)}
+    overrides = [f"{forced(key)}={literal(value)}" for key, value in quick.items() if key not in levels]
+    return with_levels(study, levels), overrides
+
+
+def with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySettings:
+    """Return the study with other levels of some swept keys. Claims about removed levels are dropped.
+
+    Without any claim left, there is no decision to wait for.
+    """
+    sweep = {**study.sweep, **levels}
+    compared = sweep.get(study.compare, [])
+    groups = sweep.get(study.by, [])
+    claims = []
+    for claim in study.predicts:
+        has_levels = claim.level in compared and claim.versus in (None, *compared)
+        if has_levels and claim.by in (None, *groups):
+            claims.append(claim)
+    until = study.until if claims else None
+    return dataclasses.replace(study, sweep=sweep, predicts=claims, until=until)
+
+
+def planned_seeds(first: list[int], max_seeds: int) -> list[int]:
+    """Return `max_seeds` seeds: those of the sweep, then the integers after the largest of them."""
+    if len(first) > max_seeds:
+        raise ConfigError(
+            f"the sweep has {len(first)} seeds, more than study.max_seeds={max_seeds}; set "
+            f"study.max_seeds={len(first)} "
+            "or name fewer seeds"
+        )
+    start = max(first) + 1
+    return [*first, *range(start, start + max_seeds - len(first))]
+
+
+def repeated_values(swept: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return a problem for each swept key that has a value twice. Numbers may be written differently: 1e-3, 0.001."""
+    problems = []
+    for key, levels in swept.items():
+        names = [level_name(level) for level in levels]
+        repeated = dict.fromkeys(name for name in names if names.count(name) > 1)
+        if repeated:
+            problems.append(f"{key}={','.join(names)} has {', '.join(repeated)} more than once; write each value once")
+    return problems
+
+
+def shares_test_prompts(base: Mapping[str, Any]) -> bool:
+    """Return True if all seeds are tested on the same prompts, because the data come from files."""
+    kind = base["data"]["kind"]
+    if kind == "mix":  # its parts decide; see `sweeps/seed_by_seed.py: check_prompts`
+        return False
+    settings_class: Any = registry.settings_class("data", kind)
+    return not settings_class.is_generated
