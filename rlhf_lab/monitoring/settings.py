@@ -78,7 +78,8 @@ class Audit(CheckedSettings):
     Args:
         labels_per_iteration: comparisons that are bought per iteration; in iterative DPO per round. 0 is off.
         labels_from: source of the comparisons: `gold` compares the true reward of the data or the scores of
-            `needs.gold`; `judge` asks the judge (`judge=…`) in both orders. Packs may add others.
+            `needs.gold`; `judge` asks the judge (`judge=…`) in both orders; `human` adds them to the page of `label`
+            and waits. Packs may add others.
         action: effect of an alarm. `log` only reports it. `pause` saves before the policy is trained on the iteration's
             samples and ends the command; the same command with alerts.continue_paused=true resumes. `stop` ends
             training and completes the stage with the last certified policy.
@@ -89,6 +90,8 @@ class Audit(CheckedSettings):
         missing: effect of a comparison without an answer. `skip` ignores it, so the guarantee is about answered
             comparisons. `win` counts it for the policy in the e-value and against it in the lower bound, which makes
             both valid without an assumption about missing answers.
+        wait_minutes: maximum time per iteration that training waits for answers; read only with `labels_from=human`.
+            Comparisons that have none by then stay without an answer.
     """
 
     labels_per_iteration: Annotated[int, Ge(0, hint="0 is off")] = 0
@@ -97,6 +100,7 @@ class Audit(CheckedSettings):
     alpha: Annotated[float, Gt(0), Lt(1)] = 0.05
     delta: Annotated[float, Ge(0), Lt(0.5)] = 0.1
     missing: Literal["skip", "win"] = "skip"
+    wait_minutes: Annotated[float, Ge(0)] = 30.0
 
     def rules(self) -> tuple[Rule, ...]:
         return (*super().rules(), schema.only_known("labels_from", [self.labels_from], list(named("comparers"))))

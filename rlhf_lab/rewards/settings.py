@@ -211,6 +211,11 @@ def _audit_problems(graph: RewardGraph, config: Config) -> list[str]:
             f"reward.audit.labels_from=gold: data={data} has no true reward; name a reward model, needs.gold=DIR, or "
             "ask a judge: reward.audit.labels_from=judge judge=anthropic"
         )
+    if audit.labels_from != "gold" and config.data.max_turns > 1:
+        problems.append(
+            f"reward.audit.labels_from={audit.labels_from} compares single responses, but the data have episodes of "
+            "several turns; use reward.audit.labels_from=gold"
+        )
     sharding = registry.kind_of("sharding", config.sharding)
     if audit.action == "stop" and sharding in ("fsdp", "zero"):
         problems.append(

@@ -226,7 +226,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
     first_step = _resume(algorithm, engine, run, totals)
     save_every = run.config.checkpoint.every_steps
     writer = checkpoint.Writer(run.directory, background=run.config.checkpoints_in_background)
-    with _written(writer), progress(name, algorithm.total_steps, first_step) as ticker, _graceful_stop() as stop:
+    with _written(writer), progress(name, algorithm.total_steps, first_step) as ticker, _graceful_stop(run.stopping):
         for step in range(first_step, algorithm.total_steps):
             started = time.monotonic()
             batch = algorithm.collect(step)
@@ -253,7 +253,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
             is_last = algorithm.finished or step + 1 == algorithm.total_steps
             evaluates = algorithm.evaluation_due(step)
             # A signal may reach only some processes. Saving needs all of them, so they agree on it here.
-            stopping = ranks.any_of(stop.is_set())
+            stopping = ranks.any_of(run.stopping.is_set())
             if is_last or evaluates or (step + 1) % settings.log_every_steps == 0:
                 totals.flush(run, step + 1, scale)
             if evaluates:
@@ -374,13 +374,12 @@ def _resume(algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) 
 
 
 @contextmanager
-def _graceful_stop() -> Iterator[threading.Event]:
-    """Turn SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C into an event in this block: the run saves and stops after this step.
+def _graceful_stop(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` on SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C in this block: the run saves and stops after this step.
 
     A second Ctrl-C stops it immediately. Other signals may repeat without urgency: a launcher sends them to its child,
     and Slurm to every process.
     """
-    stop = threading.Event()
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
@@ -388,4 +387,4 @@ def _graceful_stop() -> Iterator[threading.Event]:
         stop.set()
 
     with handled(handle):
-        yield stop
+        yield

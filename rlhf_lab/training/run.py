@@ -7,6 +7,7 @@ The run directory is the database. `config.yaml`, `manifest.json`, `metrics.json
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class Run:
         notes: notes for the reader of the result, in order.
         tracking: trackers, which also get every logged row.
         await_need: function to call with a role of the algorithm's `late_needs` before its content is read.
+        stopping: event that is set once the process was told to stop; a long wait should then end.
         base: base of the policy's adapter once it is loaded, if other models can share it.
     """
 
@@ -61,6 +63,7 @@ class Run:
     notes: list[str] = field(default_factory=list)
     tracking: Tracking = field(default_factory=Tracking)
     await_need: Callable[[str], None] = is_there
+    stopping: threading.Event = field(default_factory=threading.Event)
     base: OneBase | None = None
 
     def __post_init__(self) -> None:

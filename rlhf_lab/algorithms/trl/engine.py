@@ -76,11 +76,11 @@ def _train(algorithm: Algorithm, run: Run, name: str) -> None:
         first_step = int(state["step"])
         trl_checkpoint = str(run.directory / FOLDER / state["trl"])
         algorithm.load_state_dict(state["algorithm"])
-    with progress(name, trainer.args.max_steps, first_step) as ticker, _graceful_stop() as stop:
-        trainer.add_callback(LabCallback(algorithm, run, ticker, stop))
+    with progress(name, trainer.args.max_steps, first_step) as ticker, _graceful_stop(run.stopping):
+        trainer.add_callback(LabCallback(algorithm, run, ticker, run.stopping))
         trainer.remove_callback(PrinterCallback)  # it would print every log, which the ticker already shows
         trainer.train(resume_from_checkpoint=trl_checkpoint)
-        if stop.is_set():
+        if run.stopping.is_set():
             raise Interrupted(f"stopped after step {trainer.state.global_step} of {trainer.args.max_steps}")
 
 

@@ -35,6 +35,9 @@ PACK = Pack(
         "mt_bench": "rlhf_lab.packs.judging.answers:mt_bench",
     },
     gold_sources={"judge": "rlhf_lab.packs.judging.rewards.gold:by_judge"},
-    comparers={"judge": "rlhf_lab.packs.judging.rewards.comparisons:by_judge"},
+    comparers={
+        "judge": "rlhf_lab.packs.judging.rewards.comparisons:by_judge",
+        "human": "rlhf_lab.packs.judging.rewards.people:by_people",
+    },
     preflight=("rlhf_lab.packs.judging.judges.preflight:problems",),
 )

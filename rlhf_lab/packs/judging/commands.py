@@ -14,8 +14,9 @@ from rlhf_lab.core.yaml_files import parse_yaml
 def label_command(arguments: Sequence[str]) -> None:
     """`label RUN_OR_FILE [items=N …]`: open a page on which people choose the better one of two responses.
 
-    RUN_OR_FILE is a run directory, judgements.jsonl or its directory, or a file of pairs ({prompt, chosen, rejected} or
-    {prompt, first, second}). The order of the responses is random, and the judge's verdict is hidden until you answer.
+    RUN_OR_FILE is a run directory, judgements.jsonl or its directory, a file of pairs ({prompt, chosen, rejected} or
+    {prompt, first, second}), or the label store of a run with reward.audit.labels_from=human. The order of the
+    responses is random, and the judge's verdict is hidden until you answer.
     `policies='A,B'` compares two policies of a run; default: the first and the last.
     `items=N` selects N comparisons in an order set by `seed` (default 0). `annotator=NAME` separates the annotators.
     `to=FILE.sqlite` is the label store; default: a file next to the source. The same command resumes.

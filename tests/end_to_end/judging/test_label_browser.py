@@ -13,7 +13,7 @@ import pytest
 from browser import INSTALLED, Browser
 from served_labels import PATIENCE, Served
 
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE
+from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem
 from rlhf_lab.packs.judging.labels.store import LabelStore
 
 pytestmark = [
@@ -126,6 +126,29 @@ def test_twenty_labels_by_keyboard_with_a_kill_in_between(source, serve, open_br
     assert [(label.item.id, label.winner) for label in store.labels()] == given
     assert len({item for item, _ in given}) == ITEMS
     assert {winner for _, winner in given} == {FIRST, SECOND, TIE}
+    store.close()
+
+
+def test_the_page_of_a_run_shows_comparisons_that_training_adds(tmp_path, open_browser):
+    """The page waits without a reload while training has nothing to compare."""
+    path = tmp_path / "ppo-1.audit.labels.sqlite"
+    store = LabelStore(path, create=True)
+    prompt = "\n\nHuman: Question?\n\nAssistant:"
+    store.add([LabelItem("one", "p", prompt, "first", "second")])
+    served = Served(str(path), "annotator=ana")
+    try:
+        browser = open_browser("profile")
+        browser.open(served.url)
+        wait_for(browser, ITEM, "one")
+        given = [answer(browser, "1", 1)]
+        wait_for(browser, "document.querySelector('#waiting').checkVisibility()", True)
+        assert not browser.run("document.querySelector('#done').checkVisibility()")
+        store.add([LabelItem("two", "p", prompt, "another first", "another second")])
+        wait_for(browser, ITEM, "two")
+        given.append(answer(browser, "2", 2))
+    finally:
+        served.close()
+    assert [(label.item.id, label.winner) for label in store.labels()] == given
     store.close()
 
 

@@ -22,6 +22,7 @@ from rlhf_lab.packs.judging.labels.store import LabelStore
 
 USAGE = "label needs a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
 EVALUATION = "evaluation.jsonl"
+STORE_SUFFIX = ".labels.sqlite"
 PORTS = range(1, 65536)
 NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")  # an amount of money, such as 27.50; no sign and no exponent
 
@@ -44,7 +45,12 @@ class LabelOptions:
 
 def run(arguments: Sequence[str]) -> None:
     source, options = _parse(arguments)
-    path = Path(options.to) if options.to else store_path(source)
+    is_store = source.name.endswith(STORE_SUFFIX)
+    if is_store and (options.policies or options.items or options.to or options.seed is not None):
+        raise ConfigError(
+            f"{source} is a label store with its own comparisons; policies, items, seed and to are for other sources"
+        )
+    path = Path(options.to) if options.to else source if is_store else store_path(source)
     if options.export:
         file = Path(options.export)
         # an export must not overwrite the files that are being labelled
@@ -59,12 +65,18 @@ def run(arguments: Sequence[str]) -> None:
 def store_path(source: Path) -> Path:
     """Return the label store of a source. It is next to the source, because a rebuilt run directory is emptied."""
     source = source.absolute()
-    return source.with_name(f"{_stem(source)}.labels.sqlite")
+    return source.with_name(f"{_stem(source)}{STORE_SUFFIX}")
+
+
+def audit_store_path(run: Path) -> Path:
+    """Return the label store in which a run asks people during training (`reward.audit.labels_from=human`)."""
+    run = run.absolute()
+    return run.with_name(f"{run.name}.audit{STORE_SUFFIX}")
 
 
 def _stem(source: Path) -> str:
     """Return the name of a source without the suffix of its format."""
-    for suffix in SUFFIXES:
+    for suffix in (STORE_SUFFIX, *SUFFIXES):
         if source.name.endswith(suffix):
             return source.name.removesuffix(suffix)
     return source.name
@@ -135,15 +147,23 @@ def _export(store: LabelStore, file: Path, form: str) -> None:
 def _serve(source: Path, path: Path, options: LabelOptions) -> None:
     from rlhf_lab.packs.judging.labels.server import serve  # imports optional libraries
 
-    read = read_source(source, options.policies)
-    store = LabelStore(path, create=True)
-    # without an explicit seed, a store keeps the one it was started with
-    seed = options.seed if options.seed is not None else store.seed() or 0
-    selected = draw(read.items, seed, options.items)
-    store.start(selected, seed)
-    session = LabelSession(store, options.annotator, seed, read.judge, options.usd_per_hour)
-    left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.left_out.items())
-    say(f"{len(selected)} of {len(read.items)} comparisons{left_out}")
+    if source == path:
+        # a run that asks people adds comparisons to its store while the page is open
+        store = LabelStore(path)
+        session = LabelSession(
+            store, options.annotator, store.seed() or 0, "the judge", options.usd_per_hour, grows=True
+        )
+        say(f"{store.progress(options.annotator).left} comparisons wait for {options.annotator}")
+    else:
+        read = read_source(source, options.policies)
+        store = LabelStore(path, create=True)
+        # without an explicit seed, a store keeps the one it was started with
+        seed = options.seed if options.seed is not None else store.seed() or 0
+        selected = draw(read.items, seed, options.items)
+        store.start(selected, seed)
+        session = LabelSession(store, options.annotator, seed, read.judge, options.usd_per_hour)
+        left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.left_out.items())
+        say(f"{len(selected)} of {len(read.items)} comparisons{left_out}")
     say(f"labels: {path}")
 
     def announce(url: str) -> None:

@@ -34,6 +34,7 @@ class LabelSession:
         seed: seed that determines which response is shown as number 1.
         judge: name of the source of the items' winners, in words.
         usd_per_hour: pay of the annotator in USD, for the cost of a label; 0 if unknown.
+        grows: True if another process may add items while the page is open.
     """
 
     store: LabelStore
@@ -41,6 +42,7 @@ class LabelSession:
     seed: int
     judge: str
     usd_per_hour: float = 0.0
+    grows: bool = False
 
     def state(self) -> dict[str, Any]:
         """Return the state of the page. It reveals neither the authors nor the judge's verdict."""
@@ -50,6 +52,7 @@ class LabelSession:
             "item": None if item is None else self._shown(item),
             "progress": {**asdict(progress), "left": progress.left},
             "last": self.store.last_answer(self.annotator),
+            "grows": self.grows,
             "offers_figures": progress.labelled >= LEAST_LABELS,
         }
 

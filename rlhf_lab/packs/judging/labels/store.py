@@ -162,6 +162,21 @@ class LabelStore:
                 ],
             )
 
+    def add(self, items: Sequence[LabelItem]) -> int:
+        """Add items to label after those that the store has. Items that it has already keep their place and labels.
+
+        Returns the number of these items that nobody has answered or skipped. Raises ConfigError as `start` does.
+        """
+        with self._writing():
+            self._require_same_texts(items)
+            self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', '0')")
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO items VALUES (?, (SELECT coalesce(max(place), -1) + 1 FROM items), ?)",
+                [(item.id, json.dumps(item.to_row(), ensure_ascii=False)) for item in items],
+            )
+        answered = self.first_answers()
+        return sum(item.id not in answered for item in items)
+
     def _require_same_texts(self, items: Sequence[LabelItem]) -> None:
         rows = self._connection.execute("SELECT row FROM items").fetchall()
         stored = [LabelItem.from_row(json.loads(row)) for (row,) in rows]
@@ -270,6 +285,13 @@ class LabelStore:
             item = LabelItem.from_row(json.loads(row))
             labels.append(StoredLabel(item, *values))
         return labels
+
+    def first_answers(self) -> dict[str, str | None]:
+        """Return id of an item → the first label that it was given; None if everyone who saw it skipped it."""
+        answers: dict[str, str | None] = {}
+        for item, winner in self._connection.execute("SELECT item, winner FROM standing ORDER BY number"):
+            answers[item] = answers.get(item) or winner
+        return answers
 
     def skips(self) -> int:
         """Return the number of skipped items, over all annotators."""

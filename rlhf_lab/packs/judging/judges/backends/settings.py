@@ -89,11 +89,6 @@ class JudgeSettings(Section):
                 "reward.audit.labels_from=judge: reward=judge trains on the same judge, so the audit could not detect "
                 "that the policy exploits it; use reward.audit.labels_from=gold with needs.gold=DIR, or reward=bt"
             )
-        if audit_asks(config) and config.data.max_turns > 1:
-            problems.append(
-                "reward.audit.labels_from=judge compares single responses, but the data have episodes of several "
-                "turns; use reward.audit.labels_from=gold"
-            )
         return problems
 
 

@@ -10,6 +10,7 @@
   const SAID = { "1": "response 1 is better", "2": "response 2 is better", tie: "a tie", skip: "skipped" };
   // Key presses in the first 0.3 s are ignored, so that a double press does not answer two comparisons.
   const LEAST_MS = 300;
+  const LOOK_MS = 2000; // time between two looks for new comparisons
 
   let state = null;
   let busy = true;
@@ -67,7 +68,8 @@
     const pace = progress.median_seconds === null ? "" : ` · ${progress.median_seconds.toFixed(1)} s each (median)`;
     find("#count").textContent = `${answered} of ${progress.total} · ${progress.left} left${pace}`;
     find("#item").hidden = !item;
-    find("#done").hidden = Boolean(item);
+    find("#done").hidden = Boolean(item) || state.grows;
+    find("#waiting").hidden = Boolean(item) || !state.grows;
     find("#totals").textContent =
       `${progress.labelled} labels, ${progress.ties} of them ties; ${progress.skipped} skipped.`;
     figures.hidden = !state.offers_figures;
@@ -89,6 +91,20 @@
     main.dataset.item = item ? item.id : "";
     main.dataset.answered = answered;
     enable();
+    if (!item && state.grows) setTimeout(look, LOOK_MS);
+  }
+
+  // Ask for comparisons that training has added. An answer or an undo in the meantime shows its own state.
+  async function look() {
+    if (busy || unsaved !== null || state.item) return;
+    const before = state;
+    let next = state;
+    try {
+      next = await call("/state");
+    } catch (error) {
+      say(error.message, "failed");
+    }
+    if (!busy && state === before) show(next);
   }
 
   function enable() {
