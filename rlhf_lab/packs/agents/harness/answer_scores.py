@@ -24,6 +24,7 @@ APOSTROPHES = str.maketrans("’‘`", "'''")
 REFUSAL = re.compile(
     r"\b(?:(?:could|did|does|do|is|was|were|are|would)(?: not|n't)|can(?:'t| ?not)|unable|insufficient"
     r"|no (?:entry|record|information|data|answer|rows?|such)|nothing (?:was )?found"
+    r"|(?:has|have|is|are|was|were) no|^no [a-z]+|nobody|no one|none"  # "Ostrel has no mayor", "No ship sailed there"
     r"|not (?:found|available|listed|recorded|known|clear|possible|there)"
     r"|unavailable|unknown|missing|ambiguous|unclear|out of service)\b"
 )
