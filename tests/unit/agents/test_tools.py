@@ -151,6 +151,7 @@ def test_what_a_base_says():
         with pytest.raises(ToolError, match=problem):
             base.search(entity, relation)
     assert calculate("(12 + 30) * 2") == "84" and calculate("1 / 4") == "0.25"
+    assert calculate("4 / 1000") == "0.004" and calculate("1 / 8") == "0.125"
     for expression in ("12 + tal", "1 / 0", ""):
         with pytest.raises(ToolError, match="is no expression"):
             calculate(expression)
