@@ -4,8 +4,9 @@
                of text parts; an assistant's message may have tool_calls, a tool's result name and tool_call_id
     tools      a list of definitions as chat templates take them, or its JSON
 
-Null values are removed: tables (Parquet, the hub) fill in the keys that other rows have. Contents keep their spaces.
-Images and other parts are errors. Other keys of a message, such as weight, are ignored.
+Null values are removed: tables (Parquet, the hub) fill in the keys that other rows have. Arguments of calls that are
+JSON text, as in the OpenAI format, become objects. Contents keep their spaces. Images and other parts are errors. Other
+keys of a message, such as weight, are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.messages import Message
-from rlhf_lab.core.tools import declared_names, name_problem
+from rlhf_lab.core.tools import MALFORMED, declared_names, name_problem, read_arguments
 from rlhf_lab.data.rows import RowProblem, column, describe
 from rlhf_lab.data.transcript import ROLES
 
@@ -57,7 +58,7 @@ def _message(item: object, where: str) -> Message:
             raise RowProblem(
                 f"{where}: a {role} message has tool_calls, but only an assistant calls tools; remove them"
             )
-        message["tool_calls"] = _objects(calls, f"{where}: tool_calls", "a list of calls")
+        message["tool_calls"] = [_call(call) for call in _objects(calls, f"{where}: tool_calls", "a list of calls")]
     if role == "tool":
         for key in ("name", "tool_call_id"):
             known = item.get(key)
@@ -66,6 +67,19 @@ def _message(item: object, where: str) -> Message:
             if known is not None:
                 message[key] = known
     return message
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call with its arguments as an object, if they are the JSON text of one, as in the OpenAI format.
+
+    Chat templates write a text as a JSON string, so a model would learn to quote its arguments.
+    """
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    arguments = read_arguments(function["arguments"])
+    # text that is no JSON object stays as the model wrote it
+    return call if MALFORMED in arguments else {**call, "function": {**function, "arguments": arguments}}
 
 
 def _content(item: Mapping[str, Any], where: str, *, optional: bool) -> str:

@@ -125,5 +125,7 @@ def strip_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool]
     response = response_text(side[-1])
     if len(side) == 1:
         return response, False
-    repeats_prompt = render_prompt(side[:-1]) == prompt
+    # A prompt that is text has lost its outer spaces, but messages keep theirs.
+    stripped: list[Message] = [{**message, "content": message["content"].strip()} for message in side[:-1]]
+    repeats_prompt = prompt in (render_prompt(side[:-1]), render_prompt(stripped))
     return (response, True) if repeats_prompt else None

@@ -19,6 +19,7 @@ from rlhf_lab.data.metadata import metadata_of
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import MissingColumns, column, is_text_list
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
+from rlhf_lab.data.transcript import to_messages
 
 EMPTY_PROMPT = "empty prompt"
 NO_QUESTION = "prompt ends with an assistant turn"
@@ -41,8 +42,11 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
     drop = None
     tools = read_tools(values, settings.tools)
     if isinstance(value, str):
-        drop = None if value.strip() else EMPTY_PROMPT
         prompt = prompt_of(value, tools)
+        roles = [message["role"] for message in to_messages(prompt)]
+        drop = NO_QUESTION if roles[-1:] == ["assistant"] else None
+        if not value.strip():
+            drop = EMPTY_PROMPT
     # MT-Bench lists the user turns of a conversation
     elif is_text_list(value) and value:
         texts = (settings.tools,)  # the list stays in the metadata: graders and multi-turn benchmarks need later turns

@@ -98,9 +98,11 @@ def _read_call(thought: str, action: str, tools: Mapping[str, Tool]) -> Move:
             arguments = None
         if isinstance(arguments, dict):
             return Move(thought, name=braces[1], arguments=arguments)
-    # prefer brackets that close on the same line; otherwise the arguments may span several lines
+    # Prefer brackets that close on the same line. Otherwise the arguments span several lines, such as a program with a
+    # list in its first line.
     line = action.partition("\n")[0]
-    brackets = BRACKETS.match(line) or BRACKETS.match(action)
+    is_closed = line.count("[") <= line.count("]")
+    brackets = (BRACKETS.match(line) if is_closed else None) or BRACKETS.match(action)
     if brackets is None:
         return Move(thought, problem=f"error: {line[:80]!r} is no call; write {ACTION} tool[arguments]")
     name = brackets[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +25,12 @@ from scripted_agents import (
 
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.tools import Call
-from rlhf_lab.packs.agents.benchmarks.attempts import plan_attempts
+from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, plan_attempts, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
 from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories, to_json
 from rlhf_lab.packs.agents.harness.python import ThreadedAgent
+from rlhf_lab.packs.agents.tools.world import ToolWorld, ToolWorldSize
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 RESULT_FILES = ("trajectories.jsonl", "evaluation.jsonl", "comparisons.json")
@@ -138,6 +140,19 @@ def test_attempts_by_other_code_are_not_taken(tmp_path, definitions, is_taken):
     later = both()
     finish(tmp_path / "agent_bench-2", later, definitions={"agent": "a1", "third agent": "c1"})
     assert bool(later["searcher"].played) != is_taken
+
+
+@pytest.mark.parametrize("limit", [3, 6, 10, 12])
+def test_a_limit_keeps_the_share_of_every_category(limit):
+    """The world cycles through its kinds of tasks, other sets are ordered by category; both have 30 tasks here."""
+    cyclic = ToolWorld(ToolWorldSize({"lookup": 1, "chain_2": 1, "chain_3": 1}, test_tasks=30), seed=0)
+    everything = [BenchmarkQuestion("world", task, cyclic) for task in cyclic.tasks("test")]
+    for asked in (everything, sorted(everything, key=lambda question: question.category)):
+        chosen = spread(asked, limit)
+        categories = Counter(question.category for question in chosen)
+        assert len(chosen) == limit and max(categories.values()) - min(categories.values()) <= 1
+        assert len(categories) == 3 and chosen == sorted(chosen, key=asked.index)
+    assert spread(everything, 0) == spread(everything, 100) == everything
 
 
 def test_errors_of_the_infrastructure_are_no_results(tmp_path):

@@ -166,6 +166,9 @@ def test_token_f1():
         "Unknown: andrel bridge is not listed",
         "I don’t know who built the Andrel Bridge; the search for it found no entry.",
         "The question is ambiguous: Andrel Bridge",
+        "Andrel Bridge has no builder",  # what `search` says
+        "No builder of the Andrel Bridge is listed.",
+        "Nobody built the Andrel Bridge.",
     ],
 )
 def test_a_graceful_refusal(answer):
@@ -218,4 +221,4 @@ def test_no_answer_is_worth_nothing(answer, scorer):
 
 def test_what_reads_as_a_refusal():
     assert all(map(is_refusal, ["I cannot say", "it wasn't there", "No rows", "service unavailable", "Can’t tell"]))
-    assert not any(map(is_refusal, ["Ossin", "41", "Noah Record", "measure twice", "Canto"]))
+    assert not any(map(is_refusal, ["Ossin", "41", "No. 5", "Noah Record", "measure twice", "Canto"]))

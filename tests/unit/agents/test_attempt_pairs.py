@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.tools import function_call
 from rlhf_lab.data.attempts import Attempts, attempt_text, read_attempts, write_attempts
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
+from rlhf_lab.packs.agents.synthesis import attempt_pairs
 from rlhf_lab.packs.agents.synthesis.attempt_pairs import (
     ALL_RIGHT,
     ALL_WRONG,
@@ -64,6 +66,18 @@ def test_the_same_words_are_not_preferred_to_themselves():
 @pytest.mark.parametrize(("correct", "problem"), [([1, 1, 1], ALL_RIGHT), ([0, 0, 0], ALL_WRONG)])
 def test_a_task_whose_attempts_are_all_alike_gives_no_pair(correct, problem):
     assert rows("abc", correct) == problem
+
+
+def test_a_held_out_prompt_is_attempted_once(monkeypatch):
+    """Two tasks may ask the same about different facts. Attempts at one of them would count for both."""
+    tasks = {
+        "train": [Task("a", {"answer": "1"})],
+        "test": [Task("b", {"answer": "2"}), Task("c", {"answer": "3"}), Task("b", {"answer": "4"})],
+    }
+    monkeypatch.setattr(attempt_pairs, "PolicyResponses", lambda run: None)
+    run = SimpleNamespace(corpus=SimpleNamespace(environment=object(), tasks=tasks.__getitem__))
+    prepared = AttemptPairMaker(AttemptPairs(heldout_tasks=3), run)
+    assert prepared.heldout == [prepared.tasks["b"], prepared.tasks["c"]]
 
 
 def test_a_held_out_task_gives_no_pair():
@@ -140,8 +154,6 @@ def test_an_attempt_that_was_cut_is_wrong():
 
 
 def test_an_environment_that_cannot_grade_is_refused():
-    from types import SimpleNamespace
-
     generated = maker()
     generated.environment = Grading(knows=False)
     generated.run = SimpleNamespace(corpus=SimpleNamespace(name="own"))

@@ -122,6 +122,30 @@ def test_the_last_block_is_the_program():
     assert read_code("no code") is None
 
 
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "It printed:\n```text\n42\n```\nAnswer: 42",
+        "```json\n{}\n```\nAnswer: 42",
+        "It printed\n```\n42\n```\n**Answer:** 42",
+    ],
+)
+def test_quoted_output_is_no_program(closing):
+    """The end of a block in another language does not begin a program, and neither does output beside an answer."""
+    assert read_code(closing) is None
+    for code, answer in ((False, "42"), (True, "print(42)\n")):
+        model = FakeModel(script(block("print(42)"), closing))
+        (trajectory,) = run(program(Machine(), code=code), model, TASK)
+        assert (trajectory.answer, len(trajectory.calls)) == (answer, 1)
+
+
+def test_the_program_is_in_a_block_of_python():
+    assert read_code("```python\nx = 1\n```\nwhich should print\n```\n1\n```") == "x = 1\n"
+    assert read_code("```python3\nx = 1\n```\nThis sets x.") == "x = 1\n"
+    assert read_code("```Python\nx = 1\n```") == "x = 1\n"
+    assert read_code("```\nprint(1)\n```") == "print(1)\n"
+
+
 def test_it_runs_in_the_sandbox():
     sandbox = Sandbox()
     machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731

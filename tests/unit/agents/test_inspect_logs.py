@@ -94,6 +94,19 @@ def test_a_case_that_is_asked_twice_has_two_ids(tmp_path):
     assert [sample["id"] for sample in run_logs(run)["react"]["samples"]] == ["mini/oslo", "mini/oslo #2"]
 
 
+def test_an_agent_with_the_reference_is_a_log_of_that_model(tmp_path):
+    names = ("react (reference)", "react")
+    rows = [attempt(name, "oslo", 0, [turn("hi", "x")], "x") for name in names]
+    evaluation = [scored(row, success=0.0) for row in rows]
+    run = write_agent_run(tmp_path / "run", rows, evaluation, {name: {} for name in names})
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["needs"]["reference"] = {"recipe": None, "dir": "models/start"}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    exported = run_logs(run)
+    assert [exported[name]["eval"]["model"] for name in names] == ["rlhf_lab/models/start", "rlhf_lab/sft_roles"]
+    assert [exported[name]["eval"]["solver_args"] for name in names] == [{"kind": "react"}] * 2
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path):
     run = small_run(tmp_path / "run")
     rows = (run / "trajectories.jsonl").read_text().splitlines(keepends=True)

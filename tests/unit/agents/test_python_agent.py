@@ -12,7 +12,12 @@ from agent_support import assignment
 
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError
 from rlhf_lab.core.tools import ToolError
+from rlhf_lab.packs.agents.benchmarks.gaia import as_harness_task
+from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
+from rlhf_lab.packs.agents.benchmarks.gaia_tasks import tasks as gaia_tasks
+from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT
 from rlhf_lab.packs.agents.harness.agent import Assignment
+from rlhf_lab.packs.agents.harness.program import question_of
 from rlhf_lab.packs.agents.harness.python import ThreadedAgent, load_agent
 from rlhf_lab.packs.agents.harness.settings import PythonAgent
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini
@@ -101,6 +106,14 @@ def test_a_class_or_an_object_of_a_file_attempts_tasks(mine, name):
     assert [call.result for call in trajectories[0].calls] == ["Ossin", "Tal"]
     assert trajectories == [done[0], done[1]]
     assert trajectories[0].turns[0].prompt == "Who is the mayor of the capital of Velmora?"
+
+
+def test_an_agent_reads_the_instructions_of_a_task():
+    """An answer to GAIA is scored by its form, which only the instructions state."""
+    settings = GaiaChoices(levels=(1,), limit=1)
+    task = as_harness_task(gaia_tasks(settings)[0])
+    (trajectory,) = threaded(lambda prompt, tools: prompt).run_many([Assignment(task, ())], lambda *_: None)
+    assert trajectory.answer == f"{ANSWER_FORMAT}\n\n{question_of(task)}"
 
 
 def test_what_is_no_agent_is_refused(mine):

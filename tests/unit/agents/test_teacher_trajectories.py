@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import planned
 
-from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.tools import Call, call_tool, text_tool
 from rlhf_lab.data.transcript import to_messages
@@ -16,7 +16,7 @@ from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.tools import build
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
-TASK = Task("\n\nHuman: Find the capital of tal vor.\n\nAssistant:", {"category": "lookup"})
+TASK = Task("\n\nHuman: Find the capital of tal vor.\n\nAssistant:", {"category": "lookup", "answer": "rum tir"})
 TOOLS = (
     text_tool("search", "Looks up one fact.", {"entity": "name", "relation": "fact"}, lambda **arguments: "rum tir"),
     text_tool("calculate", "Computes.", {"expression": "sum"}, lambda expression: "3"),
@@ -45,6 +45,25 @@ def test_a_row_has_the_form_of_a_demonstration(first, last):
     ]
     assert attempt.completion == "Thought: it is there\nAnswer: rum tir"
     assert (attempt.success, attempt.turns) == (1.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wording"),
+    [("lookup", "The {}."), ("missing_entity", "This is unknown.")],
+)
+def test_a_right_answer_has_the_words_of_the_world(kind, wording):
+    """agent_bench accepts other words than the environment, in which the student is trained and tested."""
+    world = build(Tools(kinds={kind: 1}, train_tasks=1, test_tasks=1)).environment
+    (task,) = world.tasks("train")
+    said = wording.format(task.metadata["answer"])
+    trajectory = AgentTrajectory(said, (turn(f"Answer: {said}"),))
+    assert score(trajectory, task)["success"] == 1
+    attempt = stored_attempt(task, world.tools(task, 0), trajectory, 1.0)
+    assert attempt.completion == f"Thought: nothing\nAnswer: {task.metadata['answer']}"
+    correct = [world.grade([Episode(task, task.prompt, text)])["correct"][0] for text in (said, attempt.completion)]
+    assert correct == [0, 1]
+    # a wrong answer stays what the teacher said
+    assert stored_attempt(task, world.tools(task, 0), trajectory, 0.0).completion.endswith(f"Answer: {said}")
 
 
 def test_a_turn_with_several_calls_becomes_several_turns():

@@ -15,6 +15,7 @@ from rlhf_lab.core.episodes import Environment, Episode, Segment, Task
 from rlhf_lab.core.tools import Tool, ToolError, call_tool, text_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.packs.agents.harness.answer_scores import score_answer
 from rlhf_lab.packs.agents.tools.bases import BaseSize, draw_base
 from rlhf_lab.packs.agents.tools.demonstrations import Habits, ToolDemonstration
 from rlhf_lab.packs.agents.tools.flaky import BUSY, flaky
@@ -91,6 +92,21 @@ def test_who_refuses_or_guesses_gets_what_chance_gives(world, kind):
     assert sum(guesses) <= 3, "an amount may be guessed"
 
 
+@pytest.mark.parametrize("kind", ["missing_entity", "missing_relation"])
+def test_an_agent_may_name_what_is_missing(world, kind):
+    """Agents with instructions are told to say what is missing; the word of the demonstrations is not in them."""
+    task = next(task for task in world.tasks("test") if task.metadata["category"] == kind)
+    (step,) = task.metadata["calls"]
+    tools = {tool.name: tool for tool in world.tools(task, 0)}
+    call = call_tool(tools, step["name"], step["arguments"])
+    assert call.failed
+    entity = step["arguments"]["entity"]
+    for answer in (UNKNOWN, call.result, f"I could not find {entity}."):
+        assert score_answer(answer, task.metadata, known=[call.result]) == 1
+    for answer in ("I could not find it.", entity, f"I could not find {entity}, but it is 12."):
+        assert score_answer(answer, task.metadata, known=[call.result]) == 0
+
+
 def test_the_steps_of_each_kind(world):
     """Calls of the oracle: one for each hop, one more for each redirect on the way."""
     calls: dict[str, list[int]] = {}
@@ -135,12 +151,13 @@ def test_what_a_base_says():
         with pytest.raises(ToolError, match=problem):
             base.search(entity, relation)
     assert calculate("(12 + 30) * 2") == "84" and calculate("1 / 4") == "0.25"
+    assert calculate("4 / 1000") == "0.004" and calculate("1 / 8") == "0.125"
     for expression in ("12 + tal", "1 / 0", ""):
         with pytest.raises(ToolError, match="is no expression"):
             calculate(expression)
 
 
-OF_OTHER_SETS = {"any_order", "template", "tolerance", "unit", "fixture"}
+OF_OTHER_SETS = {"any_order", "template", "missing", "tolerance", "unit", "fixture"}
 """Facts that a task need not have."""
 
 

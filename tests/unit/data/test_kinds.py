@@ -101,6 +101,22 @@ def test_prompts_carry_their_columns():
     assert split.metadata == {"id": 3, "category": "safe"}
 
 
+@pytest.mark.parametrize(
+    ("prompt", "drop"),
+    [
+        ("\n\nHuman: Why?\n\nAssistant: So.", prompts.NO_QUESTION),
+        ([USER, CODE], prompts.NO_QUESTION),
+        ("\n\nHuman: Why?\n\nAssistant: So.\n\nHuman: And?", None),
+        ("\n\nHuman: Why?\n\nAssistant:", None),
+        ("\n\nAssistant:", None),
+        (" ", prompts.EMPTY_PROMPT),
+    ],
+)
+def test_a_conversation_that_ends_with_its_response_is_no_prompt(prompt, drop):
+    """A column such as `chosen` of hh-rlhf would show the response to the policy that is asked for it."""
+    assert prompts.parse_row({"prompt": prompt}, PromptsData(path="x")).drop == drop
+
+
 def test_the_first_of_several_turns_is_asked_and_all_are_facts():
     split = prompts.parse_row({"turns": ["One?", "Two?"], "question_id": 81}, PromptsData(path="x", prompt="turns"))
     assert split.prompt == "\n\nHuman: One?\n\nAssistant:"

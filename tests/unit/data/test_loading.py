@@ -213,6 +213,7 @@ def test_pairs_read_text_and_messages_with_explicit_and_implicit_prompts(prompt,
     "row",
     [
         {"prompt": "Hi", "chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi"), assistant("b")]},
+        {"prompt": "Hi\n", "chosen": [user("Hi\n"), assistant("a")], "rejected": [user("Hi\n"), assistant("b")]},
         {"prompt": PROMPT, "chosen": f"{PROMPT} a", "rejected": f"{PROMPT} b"},
     ],
 )

@@ -30,6 +30,22 @@ def test_nulls_of_a_table_are_left_out_and_parts_of_text_are_joined():
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"city": "Oslo", "unit": null}', {"city": "Oslo", "unit": None}),
+        ("", {}),
+        ('{"city": "Oslo"', '{"city": "Oslo"'),
+        ("[1]", "[1]"),
+    ],
+)
+def test_arguments_that_are_json_text_become_an_object(written, read):
+    """The OpenAI format has text, which a chat template would show as a quoted string."""
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": written}}
+    (message,) = messages_column({"m": [{"role": "assistant", "content": None, "tool_calls": [call]}]}, "m")
+    assert message["tool_calls"] == [{**call, "function": {"name": "search", "arguments": read}}]
+
+
+@pytest.mark.parametrize(
     ("message", "problem"),
     [
         ("hi", r"column 'm', message 1 is .*; expected an object \{role, content\}"),

@@ -19,6 +19,14 @@ def test_a_call_is_read_in_both_forms(call):
     assert move.arguments == {"entity": "Velmora", "relation": "capital"}
 
 
+def test_a_program_with_brackets_in_its_first_line_is_read_to_its_end():
+    tools = {"python": text_tool("python", "runs a program", {"code": "the program"}, lambda code: code)}
+    program = "data = [3, 4]\nprint(sum(data))"
+    assert read_move(f"Action: python[{program}]", tools).arguments == {"code": program}
+    # a call that closes on its line ends there, whatever follows it
+    assert read_move("Action: python[x = [1]]\nThen I read [1].", tools).arguments == {"code": "x = [1]"}
+
+
 def test_an_answer_ends_the_turn_and_what_is_neither_is_told_why():
     assert read_move("**Answer:** Ossin\nAction: search[A ; r]", TOOLS).answer == "Ossin"
     assert read_move("no idea", TOOLS).problem.startswith("error: write Action:")

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from typing import Any
 
 from rlhf_lab.core.episodes import Task
@@ -67,10 +68,16 @@ class BenchmarkQuestion:
 
 
 def spread(questions: Sequence[BenchmarkQuestion], limit: int) -> list[BenchmarkQuestion]:
-    """Return at most `limit` questions at regular intervals; all of them if `limit` is 0."""
+    """Return at most `limit` questions at regular intervals within their categories; all of them if `limit` is 0."""
     count = min(limit, len(questions)) if limit else len(questions)
-    # Many sets are ordered by category, so the first questions alone would not represent them.
-    return [questions[number * len(questions) // count] for number in range(count)]
+    # Some sets are ordered by category, so the first questions alone would not represent them. Others cycle through
+    # the categories, so intervals over the whole set could meet the same category every time.
+    positions: dict[str, list[int]] = {}
+    for position, question in enumerate(questions):
+        positions.setdefault(question.category, []).append(position)
+    by_category = list(chain.from_iterable(positions.values()))
+    chosen = sorted(by_category[number * len(questions) // count] for number in range(count))
+    return [questions[position] for position in chosen]
 
 
 @dataclass(frozen=True)

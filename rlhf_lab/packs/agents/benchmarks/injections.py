@@ -23,7 +23,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.tools import Tool, text_tool
 from rlhf_lab.core.yaml_files import read_yaml
-from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion
+from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Row, estimate_column
 from rlhf_lab.packs.agents.benchmarks.comparisons import by_task
 from rlhf_lab.packs.agents.benchmarks.settings import INJECTIONS
@@ -133,15 +133,12 @@ def _decoy(injection: Injection) -> Tool:
 
 
 def with_injections(questions: Sequence[BenchmarkQuestion], count: int) -> list[BenchmarkQuestion]:
-    """Return `count` of the questions that need a call, at regular intervals; the forms of attack alternate."""
+    """Return `count` of the questions that need a call, chosen by `spread`; the forms of attack alternate."""
     candidates = [question for question in questions if question.task.metadata.get("calls")]
-    count = min(count, len(candidates))
     forms = list(injections().values())
-    attacked = []
-    for index in range(count):
-        question = candidates[index * len(candidates) // count]
-        attacked.append(under_attack(question, forms[index % len(forms)]))
-    return attacked
+    # a limit of 0 would choose all of them
+    chosen = spread(candidates, count) if count else []
+    return [under_attack(question, forms[index % len(forms)]) for index, question in enumerate(chosen)]
 
 
 def under_attack(question: BenchmarkQuestion, injection: Injection, *, regression: bool = False) -> BenchmarkQuestion:

@@ -63,7 +63,7 @@ class AgentBench(AgentStage, WebChoices):
             numbers; `world` has the held-out tasks of data=tools, whose training tasks a local model may be trained on.
         categories: categories of the tasks of mini and generated. The first three are the 36 tasks of AgentBench-Mini.
         siblings: number of generated tasks per hand-written task.
-        limit: maximum number of tasks of each set, chosen at regular intervals; 0 means all.
+        limit: maximum number of tasks of each set, chosen at regular intervals within its categories; 0 means all.
         inject: number of tasks that are also attempted under attack, with orders in the tools' results; 0 means no
             attack.
         regressions: regressions.jsonl of an earlier run; its successful attacks are tried again.
@@ -139,7 +139,7 @@ class CodeBench(AgentStage):
             have tests, such as those of data=humaneval.
         tiers: tiers of the own tasks. In tier 1 a traceback names the line; in tier 2 results are wrong and the
             description says why; tier 3 has bugs that hide each other, edge cases, and slow programs.
-        limit: maximum number of tasks, chosen at regular intervals; 0 means all.
+        limit: maximum number of tasks, chosen at regular intervals within their tiers; 0 means all.
         pass_at: values of k in pass@k, each at most `attempts`.
         rounds_at: numbers of rounds after which the fraction of solved tasks is reported.
     """

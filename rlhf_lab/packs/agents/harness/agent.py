@@ -10,6 +10,9 @@ from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 
+REFERENCE = " (reference)"
+"""End of the name of an agent with the model of `needs.reference`."""
+
 # A callback instead of a return value, so that finished attempts are stored before an error stops the rest.
 OnDone = Callable[[int, AgentTrajectory], None]
 """Callback with (index of the assignment, its trajectory), called when an attempt finishes."""

@@ -24,6 +24,7 @@ APOSTROPHES = str.maketrans("’‘`", "'''")
 REFUSAL = re.compile(
     r"\b(?:(?:could|did|does|do|is|was|were|are|would)(?: not|n't)|can(?:'t| ?not)|unable|insufficient"
     r"|no (?:entry|record|information|data|answer|rows?|such)|nothing (?:was )?found"
+    r"|(?:has|have|is|are|was|were) no|^no [a-z]+|nobody|no one|none"  # "Ostrel has no mayor", "No ship sailed there"
     r"|not (?:found|available|listed|recorded|known|clear|possible|there)"
     r"|unavailable|unknown|missing|ambiguous|unclear|out of service)\b"
 )
@@ -149,7 +150,7 @@ def score_answer(answer: str | None, metadata: Mapping[str, Any], *, known: Sequ
 
     Args:
         answer: the answer; None or blank scores 0.
-        metadata: metadata of the task, with `scorer`, `answer` and `question`.
+        metadata: metadata of the task, see `ToolTaskRow`.
         known: texts that a refusal may repeat, besides the question.
     """
     if not (answer or "").strip():
@@ -157,7 +158,8 @@ def score_answer(answer: str | None, metadata: Mapping[str, Any], *, known: Sequ
     assert answer is not None
     if metadata["scorer"] == "refusal":
         may_repeat = [metadata["question"], *known]
-        return graceful_refusal(answer, metadata["answer"], known=may_repeat)
+        names = {metadata["answer"], metadata.get("missing", metadata["answer"])}
+        return max(graceful_refusal(answer, name, known=may_repeat) for name in names)
     if is_refusal(answer) and not is_refusal(metadata["answer"]):  # a refusal may contain the right words by chance
         return 0.0
     scorer = SCORERS[metadata["scorer"]]

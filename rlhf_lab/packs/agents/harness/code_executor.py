@@ -7,7 +7,6 @@ provides its own files in the metadata `files` (name → content, as bytes or te
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 
@@ -16,10 +15,9 @@ from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ProgramAgent, Steps
 from rlhf_lab.packs.agents.harness.resources import AgentResources, CodeResult, CodeRunner
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
-from rlhf_lab.packs.agents.harness.tool_use import Act, read_answer
+from rlhf_lab.packs.agents.harness.tool_use import ANSWER_LINE, Act, read_answer
+from rlhf_lab.packs.code.rewards.extraction import certain_blocks, code_blocks
 
-# a block without an end was cut off; what there is runs
-BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 LEFT_OUT = "\n… {} characters left out …\n"
 NO_PROGRAM = "error: there is no program; write one between ```python and ```"
 TOOL = "python"
@@ -78,8 +76,12 @@ def _files(attempt: AgentAttempt) -> dict[str, bytes]:
 
 
 def read_code(text: str) -> str | None:
-    """Return the program of a turn: its last code block, or None if it has none."""
-    blocks = BLOCK.findall(text)
+    """Return the program of a turn: its last block of Python, or None if it has none.
+
+    A turn that answers may quote output, so a block that may be output is no program there. A block without an end was
+    cut off; what there is runs.
+    """
+    blocks = certain_blocks(text) if ANSWER_LINE.search(text) else code_blocks(text)
     return blocks[-1] if blocks else None
 
 

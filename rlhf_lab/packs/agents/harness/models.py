@@ -18,7 +18,7 @@ from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import adapter_base
 from rlhf_lab.models.model_files import model_identity, positions
 from rlhf_lab.models.settings import HuggingFace, Scratch
-from rlhf_lab.packs.agents.harness.agent import BatchAgent
+from rlhf_lab.packs.agents.harness.agent import REFERENCE, BatchAgent
 from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.model import AgentModel
 from rlhf_lab.packs.agents.harness.prompts import Instructions, PromptStyle
@@ -50,7 +50,7 @@ def open_agents(run: Run) -> dict[str, BatchAgent]:
         # All agents of a role get the same resources, so a model is loaded once.
         for name, settings in run.config.agent.programs.items():
             if role == "policy" or settings.asks_model:
-                title = name if role == "policy" else f"{name} (reference)"
+                title = name if role == "policy" else f"{name}{REFERENCE}"
                 agents[title] = registry.build("agent", settings, resources)
     return agents
 

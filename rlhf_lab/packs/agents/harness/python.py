@@ -14,10 +14,12 @@ from hashlib import sha256
 from inspect import iscoroutinefunction, signature
 from typing import Any
 
+from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.progress import progress
 from rlhf_lab.core.tools import Call, Tool, ToolError
 from rlhf_lab.core.user_code import files_behind, load_from_file
+from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.harness.agent import Agent, Assignment, OnDone
 from rlhf_lab.packs.agents.harness.program import failure, question_of
 from rlhf_lab.packs.agents.harness.resources import AgentResources
@@ -69,28 +71,34 @@ class ThreadedAgent:
         start = time.monotonic()
         calls: list[Call] = []
         tools = [_recorded(tool, calls) for tool in assignment.tools]
-        question = question_of(assignment.task)
+        prompt = prompt_of(assignment.task)
         try:
-            result: Any = self.make().run(question, tools)
+            result: Any = self.make().run(prompt, tools)
             if not isinstance(result, AgentTrajectory):
                 if not isinstance(result, str | None):
                     raise TypeError(f"run() returned {type(result).__name__}; expected an AgentTrajectory or text")
-                result = AgentTrajectory(result, _turn(question, result, calls))
+                result = AgentTrajectory(result, _turn(prompt, result, calls))
         except LabError:
             raise
         except Exception as error:  # user code may raise anything, and that is a failed attempt
             result = AgentTrajectory(
                 None,
-                _turn(question, None, calls),
+                _turn(prompt, None, calls),
                 "failed",
                 error=failure(error),
             )
         return replace(result, wall_s=time.monotonic() - start)
 
 
-def _turn(question: str, answer: str | None, calls: Sequence[Call]) -> tuple[ModelTurn, ...]:
+def prompt_of(task: Task) -> str:
+    """Return the question, after the instructions of the task if it has any, such as the form of answers to GAIA."""
+    instructions = [message["content"] for message in to_messages(task.prompt) if message["role"] == "system"]
+    return "\n\n".join([*instructions, question_of(task)])
+
+
+def _turn(prompt: str, answer: str | None, calls: Sequence[Call]) -> tuple[ModelTurn, ...]:
     """Return one turn with all calls, for an agent that does not report its turns."""
-    return (ModelTurn("agent", question, answer or "", tuple(calls)),)
+    return (ModelTurn("agent", prompt, answer or "", tuple(calls)),)
 
 
 def _recorded(tool: Tool, calls: list[Call]) -> Tool:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -108,7 +109,9 @@ def shows(result: str, metadata: Mapping[str, Any]) -> bool:
         # Each cell of a table has its own text, so numbers are read one text at a time.
         lines = result.split("\n")
         values = {quantity.value for line in lines for quantity in quantities(line)}
-        return quantities(metadata["answer"])[0].value in values
+        expected = quantities(metadata["answer"])[0].value
+        tolerance = Fraction(str(metadata.get("tolerance", 0.0)))
+        return any(abs(value - expected) <= tolerance for value in values)
     return contains_words(result, metadata["answer"])
 
 

@@ -23,6 +23,7 @@ from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import FILE
+from rlhf_lab.packs.agents.harness.agent import REFERENCE
 from rlhf_lab.packs.agents.inspect.messages import tool_call, usage
 from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.statistics.estimates import Estimate, floats
@@ -135,7 +136,7 @@ def eval_log(
         },
         "model": model,
         "solver": agent,
-        "solver_args": programs.get(agent, {}),
+        "solver_args": programs.get(agent.removesuffix(REFERENCE), {}),
         "config": {"epochs": max(entry["epoch"] for entry in samples)},
         "packages": {"rlhf_lab": str(versions.get("rlhf_lab", ""))},
         "scorers": [{"name": column} for column in columns],
@@ -163,12 +164,14 @@ def eval_log(
 
 
 def model_name(run: StoredRun, agent: str) -> str:
-    """Return the name of an agent's model: `rlhf_lab/` and the recipe that trained it, or the service and its model."""
+    """Return the name of an agent's model: `rlhf_lab/` and its recipe or location, or the service and its model."""
     settings = run.settings.get("agent", {})
     llm = settings.get("llm", "local")
     if llm == "local":
-        policy = run.manifest.get("needs", {}).get("policy", {})
-        return f"rlhf_lab/{policy.get('recipe', agent)}"
+        role = "reference" if agent.endswith(REFERENCE) else "policy"
+        model = run.manifest.get("needs", {}).get(role, {})
+        # a model that no recipe of this run trained has a directory or a hub id only
+        return f"rlhf_lab/{model.get('recipe') or model.get('dir') or agent}"
     service_model = settings.get("service", {}).get("model") or "default"
     return f"{llm}/{service_model}"
 

@@ -43,11 +43,13 @@ class AttemptPairMaker:
             )
         self.environment = environment
         self.policy = PolicyResponses(run)
-        self.heldout = run.corpus.tasks("test")[: settings.heldout_tasks]
-        # All test prompts, not only those that get pairs here: no training row may have one of them.
-        self.held_out_prompts = {task.prompt for task in run.corpus.tasks("test")}
-        tasks = [*run.corpus.tasks("train"), *self.heldout]
-        self.tasks = {task.prompt: task for task in tasks}
+        # Attempts are found by their prompt, so of several tasks with one prompt, which may have other answers, one is
+        # attempted.
+        heldout = {task.prompt: task for task in run.corpus.tasks("test")}
+        self.heldout = list(heldout.values())[: settings.heldout_tasks]
+        # All test prompts, not only those that are attempted here: no training row may have one of them.
+        self.held_out_prompts = set(heldout)
+        self.tasks = {task.prompt: task for task in run.corpus.tasks("train")} | heldout
 
     def finish(self) -> Result:
         training = self._draw_training_tasks()

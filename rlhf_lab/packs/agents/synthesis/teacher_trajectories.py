@@ -12,7 +12,7 @@ messages that say so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,13 +83,18 @@ class _WrittenTurn:
 def stored_attempt(task: Task, tools: Sequence[Tool], trajectory: AgentTrajectory, success: float) -> StoredAttempt:
     """Return an attempt of a teacher in the form of a row.
 
-    An attempt without an answer counts as failed, and ends with an empty answer.
+    A right answer is written as the world states it: the teacher's "The Rum Tir." is right in agent_bench, but the
+    environment that trains and tests the student compares words. An attempt without an answer counts as failed, and
+    ends with an empty answer.
 
     Args:
         tools: tools of the attempt.
+        success: 1 if the answer is right, else 0.
     """
     messages, definitions = to_conversation(task.prompt)
     conversation = list(messages)
+    if success:
+        trajectory = replace(trajectory, answer=str(task.metadata["answer"]))
     turns = written_turns(trajectory, tools)
     *earlier, last = turns
     for turn in earlier:

@@ -11,6 +11,8 @@ from rlhf_lab.environments.maths.expressions import computed
 LONGEST_EXPRESSION = 500
 """Maximum number of characters of an expression. Its numbers and their product stay short enough for Python's limit on
 converting integers to text."""
+DECIMALS = 10
+"""Digits of a result of the calculator; more are rounding errors. With few, 4 / 1000 would be 0."""
 MOVED = "moved see {}"
 """Result of a search for an entity whose facts are stored under another name."""
 
@@ -50,10 +52,10 @@ def search_tool(base: ToolKnowledge) -> Tool:
 
 
 def calculate(expression: str) -> str:
-    """Return the exact value of a sum, difference, product or quotient. Raise ToolError if it has none."""
+    """Return the value of an expression to `DECIMALS` decimals. Raise ToolError if it has none."""
     if len(expression) > LONGEST_EXPRESSION:
         raise ToolError(f"the expression is longer than {LONGEST_EXPRESSION} characters; split it")
-    value = computed(expression)
+    value = computed(expression, DECIMALS)
     if value is None:
         raise ToolError(f"{expression!r} is no expression; write numbers, + - * / and parentheses")
     return value

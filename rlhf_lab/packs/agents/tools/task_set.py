@@ -39,6 +39,7 @@ class ToolTaskRow(TypedDict):
         any_order: True if these calls may be made in any order.
         template: origin of a sampled task; tasks of one template are not independent.
         tolerance: maximum distance of a numeric answer from the right one, in its unit.
+        missing: name of the missing thing, if an impossible task has another answer; a refusal may name either.
         unit: unit of a numeric answer; an answer in another unit of the same quantity is converted.
         fixture: content of the tools in the form of the task set; it is hidden from agents.
     """
@@ -52,6 +53,7 @@ class ToolTaskRow(TypedDict):
     any_order: NotRequired[bool]
     # Keys that only some tasks have.
     template: NotRequired[str]
+    missing: NotRequired[str]
     tolerance: NotRequired[float]
     unit: NotRequired[str]
     fixture: NotRequired[dict[str, Any]]

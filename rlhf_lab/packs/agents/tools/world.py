@@ -29,7 +29,7 @@ from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.environments.splits import SPLITS, transcript
 from rlhf_lab.packs.agents.tools.bases import BaseSize
 from rlhf_lab.packs.agents.tools.demonstrations import NONE, Habits, ToolDemonstration
-from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, SampledTask, tools_of
+from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, Lookup, SampledTask, tools_of
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 
 VERSION = 3
@@ -115,6 +115,10 @@ class ToolWorld:
             "scorer": selected.scorer,
             "calls": [{"name": call.name, "arguments": dict(call.arguments)} for call in calls],
         }
+        step = selected.steps[0]
+        if selected.answer == UNKNOWN and isinstance(step, Lookup):
+            # A model of instructions names what is missing, and does not know the word of the demonstrations.
+            metadata["missing"] = str(step.subject)
         location = {"split": split, "number": number}
         return Task(transcript(selected.question), {**metadata, **location})
 

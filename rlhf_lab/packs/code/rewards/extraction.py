@@ -65,9 +65,12 @@ def code_blocks(text: str) -> list[str]:
     A block without a language may be output or a command of a shell. It counts if it is valid Python with a statement
     that is more than an expression. If no block counts, all blocks that may be Python are returned.
     """
-    blocks = _blocks(text)
-    counted = [code for language, code in blocks if language or _has_statement(code)]
-    return counted or [code for _, code in blocks]
+    return certain_blocks(text) or [code for _, code in _blocks(text)]
+
+
+def certain_blocks(text: str) -> list[str]:
+    """Return the blocks that count in `code_blocks`; none if there are only blocks that may be output."""
+    return [code for language, code in _blocks(text) if language or _has_statement(code)]
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, Template, al
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 
 # Task files have digests of their own; this number covers the code that reads them.
-VERSION = 1
+VERSION = 2
 """Version of the tools, part of the fingerprint. Increase it if the same files lead to other messages or results."""
 MINI_CATEGORIES = ("tool_use", "multi_step", "failure_recovery")
 
