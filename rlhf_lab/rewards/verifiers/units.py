@@ -306,7 +306,7 @@ def _unit(tokens: Sequence[str], currency: PhysicalUnit | None) -> PhysicalUnit 
             power = POWERS_BEFORE[word]
         elif token == "/" or word == "per" or (word in PER and last is not None and i + 1 < len(tokens)):
             sign = -1
-        elif word in CHANGES:
+        elif word in CHANGES and not (word == "times" and i == len(tokens) - 1):  # "3 times" is a count
             return None
         else:
             is_joining = i > 0 and word in JOINING and tokens[i - 1].casefold() not in {"/", *PER, *POWERS_BEFORE}
