@@ -60,7 +60,7 @@ LETTERS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]+)*|[^\W\d_](?: [^\W\d_]+)+")
 "act" cannot be distinguished from a product of a, c and t."""
 BETWEEN = re.compile(r"\s*[,;]\s*")
 BRACKETS = re.compile(r"\\left\b|\\right\b|\\[{}]|[()\[\]]")
-CHARACTERS = {"∅": r"\emptyset ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm "}
+CHARACTERS = {"∅": r"\emptyset ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "·": r"\cdot "}
 SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]))")
 INNER_SIGNS = re.compile(r"(?:(?<!\\)\{[^{}]*|\([^(),]*[\w}]\s*)\\(?:pm|mp)\b")

@@ -83,6 +83,7 @@ EXACT = [
     ("0.00075", r"7.5 \times 10^{-4}", True),
     ("7.5e-4", "7.5 × 10⁻⁴", True),
     ("-1000", "-10^3", True),
+    ("7.5e4", "7.5 · 10⁴", True),
     (r"\text{Monday}", "monday", True),
     ("B", "B.", True),
     ("no  solution", "No solution", True),
@@ -347,6 +348,7 @@ def test_rows_without_an_answer_are_unscored_and_odd_ones_are_errors():
     assert math.isnan(verifier.score({"answer": " "}, "p", "#### 7"))
     assert verifier.score({"answer": 7.0}, "p", "#### 7") == 1
     assert verifier.score({"answer": r"So \boxed{7}."}, "p", "#### 7") == 1
+    assert verifier.score({"answer": "3 + 4 = 7\n#### 7"}, "p", "#### 7") == 1
     assert verifier.verdict({"answer": 7}, "p", "seven").parts == {"stated": 0, "undecided": 0}
     with pytest.raises(DataError, match="expected text or a number"):
         verifier.score({"answer": [7]}, "p", "#### 7")
