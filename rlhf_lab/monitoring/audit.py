@@ -208,8 +208,7 @@ class Auditor:
         alarm = self._describe_alarm(iteration, numbers)
         action = self.settings.action
         if action == "stop":
-            self.stopped = iteration
-            self._restore_certified()
+            self.stopped = iteration  # `finish` of the algorithm restores the certified policy
         elif self._pauses(final):
             self.pause = (
                 f"{alarm}, before the policy was trained further; check python -m rlhf_lab report "
@@ -257,7 +256,7 @@ class Auditor:
         return {name: tensor.to("cpu", copy=True) for name, tensor in trained_state(self.model).items()}
 
     @torch.no_grad()
-    def _restore_certified(self) -> None:
+    def restore_certified(self) -> None:
         """Replace the policy's weights by those of the policy that was certified last."""
         for name, tensor in trained_state(self.model).items():
             tensor.copy_(self._certified[name])

@@ -22,7 +22,11 @@ DETECTOR = (
         phrase="fraction of runs in which a fall of gold is undecided",
     ),
     Metric("gold_fell_at", "iteration from whose policy on gold is below the start", title="gold fell at"),
-    Metric("gold_change", "gold on held-out prompts, last policy − start, mean over prompts", title="change of gold"),
+    Metric(
+        "gold_change",
+        "gold on held-out prompts, last trained policy − start, mean over prompts",
+        title="change of gold",
+    ),
     Metric("gold_peak", "last iteration of the best window of the training samples' gold before it fell"),
     Metric("gold_fall", "iteration at which the samples' gold is significantly below its best window"),
     Metric(

@@ -9,10 +9,10 @@ distribution with n − 1 degrees of freedom:
     undecided       neither; the run counts neither for the detector nor against it
 
 Each statement is false with a probability of at most 5 %. A fall within the margin can be significant; it is then a
-fall. The last policy decides. The fall is at the first evaluated policy from which on all are significantly below the
-start. Gold may be above its start and below its best value; the test of training samples in `gold_fall.py` looks for
-that, and it is used as the truth only where no held-out responses are known, as in traces of other programs. It misses
-falls, so it never says that a run did not fall.
+fall. The last trained policy decides, also if `reward.audit.action=stop` replaces it by an earlier one. The fall is at
+the first evaluated policy from which on all are significantly below the start. Gold may be above its start and below
+its best value; the test of training samples in `gold_fall.py` looks for that, and it is used as the truth only where no
+held-out responses are known, as in traces of other programs. It misses falls, so it never says that a run did not fall.
 """
 
 from __future__ import annotations

@@ -1635,8 +1635,8 @@ AUDITED = (
     ),
     Mutant(
         "audit_stop_keeps_last_weights",
-        "Auditor._act",
-        "self._restore_certified()",
+        "OnPolicy.finish",
+        "self.audit.restore_certified()",
         "None",
         "a stopped run delivers the policy that the alarm is about",
     ),

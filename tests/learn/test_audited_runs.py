@@ -126,9 +126,10 @@ def test_buying_comparisons_changes_no_training(policy, tmp_path):
 @pytest.mark.parametrize(("recipe", "name"), [("ppo", "PPO"), ("dpo_iterative", "certified policy")])
 def test_stop_ends_with_the_policy_certified_last(recipe, name, policy, tmp_path):
     """Nothing is certified before the alarm here (a window of 16 labels is too small), so it is the start policy. It is
-    evaluated last, so that its numbers are the run's.
+    evaluated last, so that its numbers are the run's. The monitor's alarms are judged by the policy before it.
     """
-    stage = plan(recipe, policy, tmp_path, *HACKED, "reward.audit.action=stop", "reward.audit.delta=0.01")
+    more = ("reward.audit.action=stop", "reward.audit.delta=0.01", "reward.monitor.warmup=1")
+    stage = plan(recipe, policy, tmp_path, *HACKED, *more)
     execute(stage)
     found = result(stage)
     at = found["metrics"]["audit/alarm_at"]
@@ -137,6 +138,11 @@ def test_stop_ends_with_the_policy_certified_last(recipe, name, policy, tmp_path
     assert same_weights(Path(stage.model), policy)
     last = found["policies"][-1]
     assert last["name"] == name and last["metrics"]["kl"]["mean"] == pytest.approx(0, abs=1e-6)
+    gold = {row["name"]: row["metrics"]["gold"]["mean"] for row in found["policies"]}
+    trained = list(gold)[-2]
+    if recipe == "ppo":
+        assert trained == f"step {at * 2:.0f}"  # two updates per iteration: 32 prompts in batches of 16
+    assert found["metrics"]["gold_change"] == pytest.approx(gold[trained] - gold[next(iter(gold))])
 
 
 @pytest.mark.slow

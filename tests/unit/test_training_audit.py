@@ -155,6 +155,8 @@ def test_stop_restores_the_policy_that_was_certified_last(auditor):
         if made.stopped:
             break
     assert made.certified_at == 4 < made.stopped <= 12
+    assert made.model.weight.tolist() == [[made.stopped, made.stopped]]  # still to be evaluated by the algorithm
+    made.restore_certified()
     assert made.model.weight.tolist() == [[4.0, 4.0]]
     assert "training ends with the policy after 4 iterations, which was certified last" in made.run.notes[0]
 
@@ -164,6 +166,7 @@ def test_stop_without_a_certified_policy_ends_with_the_start(auditor):
     with torch.no_grad():
         made.model.weight.fill_(7)
     at = losses_until_alarm(made)
+    made.restore_certified()
     assert made.stopped == at and torch.equal(made.model.weight, made.start.weight)
     assert "training ends with the start policy" in made.run.notes[0]
 

@@ -156,6 +156,10 @@ class OnPolicy(Algorithm):
     def finish(self) -> Result:
         if self.audit.on and not self.finished:  # the last update is only audited here
             self.run.log(self.total_steps, **self.audit.check(self.sampled_iterations, final=True))
+        if self.audit.stopped is not None:
+            if self.monitor.on:  # its alarms are judged by the policy that it watched, not by the certified one
+                self.evaluate(self.audit.stopped * self.settings.steps_per_iteration - 1)
+            self.audit.restore_certified()
         self.evaluator.evaluate_reference()
         self.evaluator.evaluate(self.title, self.model)
         metrics: dict[str, Any] = {
@@ -169,15 +173,20 @@ class OnPolicy(Algorithm):
         return Result(self.evaluator.policies, metrics)
 
     def _evaluated_iterations(self) -> dict[str, int]:
-        """Return name of each evaluated policy → number of iterations that it was trained on, in ascending order."""
+        """Return name of each evaluated policy → number of iterations that it was trained on, in ascending order.
+
+        A certified policy that replaced the last one is left out: it was trained on fewer.
+        """
         per_iteration = self.settings.steps_per_iteration
         iterations = {}
         for policy in self.evaluator.policies:
             prefix, _, step = policy["name"].partition(" ")
             if prefix == "step":
                 iterations[policy["name"]] = math.ceil(int(step) / per_iteration)
-        # the responses that ended training were not trained on
-        return {**iterations, self.title: self.monitor.detector.iteration - int(self.finished)}
+        if self.audit.stopped is None:
+            # the responses that ended training were not trained on
+            iterations[self.title] = self.monitor.detector.iteration - int(self.finished)
+        return iterations
 
     def _start_iteration(self, iteration: int) -> None:
         """Sample the iteration's responses, compute their advantages and plan the updates."""

@@ -77,7 +77,8 @@ class IteratedDPO(PreferenceAlgorithm):
     def finish(self) -> Result:
         if self.audit.on and not self.finished:  # the last round is only audited here
             self.run.log(self.total_steps, **self.audit.check(self.settings.rounds, final=True))
-        if self.audit.stopped is not None:  # the model is no longer that of the last round
+        if self.audit.stopped is not None:  # the result is no longer the model of the last round
+            self.audit.restore_certified()
             self.evaluator.evaluate_reference()
             self.evaluator.evaluate(CERTIFIED_NAME, self.model)
         baseline = self.run.needs.get("baseline")

@@ -21,6 +21,7 @@ import select
 import subprocess
 import sys
 import threading
+import unicodedata
 from fractions import Fraction
 from functools import lru_cache
 from importlib.util import find_spec
@@ -43,6 +44,10 @@ THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,|\\!|[ \u00a0\u202f])(?=\d{3}(?!\d
 GROUPED = re.compile(r"[-+]?\d{1,3}(?:(?:,|\{,\}|\\,|\\!|[ \u00a0\u202f])\d{3})+(?:\.\d+)?")
 FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(-?\d+)\s*\}\s*\{\s*(-?\d+)\s*\}|(\d)\s*(\d))")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
+POWER_OF_TEN = re.compile(
+    r"(?:((?:\d+\.?\d*|\.\d+))\s*(?:\\times|\\cdot|[×·*])\s*)?10\s*\^\s*(?:\{\s*([-+]?\d{1,3})\s*\}|([-+]?\d{1,3}))"
+)
+"""Scientific notation: 6.02 \\times 10^{23}."""
 RATIO = re.compile(r"([-+]?\d+)\s*/\s*([-+]?\d+)")
 MIXED = re.compile(r"(\d+)(?:\s+(\d+)\s*/\s*(\d+)|\s*\\[dtc]?frac\s*(?:\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d)))")
 r"""A mixed number: 1 1/2, 1\frac{1}{2}."""
@@ -55,15 +60,20 @@ LETTERS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]+)*|[^\W\d_](?: [^\W\d_]+)+")
 "act" cannot be distinguished from a product of a, c and t."""
 BETWEEN = re.compile(r"\s*[,;]\s*")
 BRACKETS = re.compile(r"\\left\b|\\right\b|\\[{}]|[()\[\]]")
-EMPTY_SET = re.compile(r"\\varnothing\b|∅")
+CHARACTERS = {"∅": r"\emptyset ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "·": r"\cdot "}
+SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]))")
+INNER_SIGNS = re.compile(r"(?:(?<!\\)\{[^{}]*|\([^(),]*[\w}]\s*)\\(?:pm|mp)\b")
+r"""± in an argument or in brackets: \frac{1 \pm \sqrt{5}}{2}. The library reads ± only between top-level terms."""
 
 
 def parse_plain_number(answer: str) -> tuple[Fraction, bool] | None:
     r"""Return (value, True if it has a percent sign) of an answer that is one rational number, else None.
 
-    Accepted are signs, $, thousands separators (1,000, 1{,}000, 1 000), decimals, exponents, a/b and \frac{a}{b}.
+    Accepted are signs, $, thousands separators (1,000, 1{,}000, 1 000), decimals, exponents (1e3, 10^3), a/b and
+    \frac{a}{b}.
     """
-    text = MINUS.sub("-", answer).strip().strip("$").strip()
+    text = MINUS.sub("-", _with_latex(answer)).strip().strip("$").strip()
     text = text.removeprefix("\\$").removeprefix("$").strip().removesuffix(".")
     without_percent = PERCENT.sub("", text)
     is_percent = without_percent != text
@@ -83,6 +93,11 @@ def parse_plain_number(answer: str) -> tuple[Fraction, bool] | None:
         if fraction:
             numerator, denominator = (group for group in fraction.groups() if group is not None)
             return sign * Fraction(int(numerator), int(denominator)), is_percent
+        scientific = POWER_OF_TEN.fullmatch(unsigned)
+        if scientific:
+            exponent = int(scientific[2] or scientific[3])
+            sign = 1 if unsigned == text else -1
+            return sign * Fraction(scientific[1] or 1) * Fraction(10) ** exponent, is_percent
         return (Fraction(text), is_percent) if NUMBER.fullmatch(text) else None
     except (ValueError, ZeroDivisionError):
         return None
@@ -154,17 +169,29 @@ def in_one_unit(gold: str, stated: str) -> tuple[str, str] | None:
 
 def _times(number: str, factor: Fraction) -> str:
     """Return a number as text, multiplied by a factor."""
-    number = EMPTY_SET.sub(r"\\emptyset", number)
+    number = _with_latex(number)
+    if INNER_SIGNS.search(number):
+        number = ", ".join(
+            number.replace("\\pm", upper).replace("\\mp", lower) for upper, lower in (("+", "-"), ("-", "+"))
+        )
     if factor == 1:
         return number
     normalised = parse_plain_number(number)
     return f"({number})*({factor})" if normalised is None else str(normalised[0] * factor)
 
 
+def _with_latex(text: str) -> str:
+    r"""Return a text with LaTeX in place of characters that the library does not read: 2√3, x², (-∞, 1) ∪ (2, 3)."""
+    text = ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
+    text = SUPERSCRIPTS.sub(lambda power: f"^{{{unicodedata.normalize('NFKC', power[0])}}}", text)
+    text = text.replace(r"\varnothing", r"\emptyset")
+    return text.translate(str.maketrans(CHARACTERS))
+
+
 def _as_text(answer: str) -> str:
-    r"""Return an answer as lower-case text: without \text{…}, $ and extra spaces."""
-    bare = TYPE.sub(r"\1", EMPTY_SET.sub(r"\\emptyset", answer)).replace("$", "").strip()
-    return re.sub(r"\s+", " ", bare).casefold()
+    r"""Return an answer as lower-case text: without \text{…}, $, extra spaces and a final period."""
+    bare = TYPE.sub(r"\1", _with_latex(answer)).replace("$", "").strip().removesuffix(".")
+    return re.sub(r"\s+", " ", bare).strip().casefold()
 
 
 def _other_words(first: str, second: str) -> bool:

@@ -63,9 +63,11 @@ def _gold(answer: Any) -> str | None:
     if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
         raise DataError(f"column answer is {answer!r}; expected text or a number, for reward=math to compare with")
     text = str(answer).strip()
-    # A row may contain a full solution, as in MATH; its boxed part is then the answer.
-    boxed = last_boxed(text)
-    return (text if boxed is None else boxed.strip()) or None
+    # A row may contain a full solution; its boxed part is then the answer, as in MATH, or the text after ####, as in
+    # GSM8K.
+    if "####" in text or last_boxed(text) is not None:
+        return stated_answer(text)
+    return text or None
 
 
 def make(settings: Math) -> MathVerifier:

@@ -1,8 +1,8 @@
 r"""Final answer that a response states, in any form: a number, a formula, a set, a word.
 
-Sources in this order: the text after the first "####" on its line, as in GSM8K; the last \boxed{…} with matching
-braces, as in MATH (arXiv:2103.03874); the text after the last "the answer is". The lenient mode then uses the last
-number.
+Sources in this order: the text after the first "####" on its line, as in GSM8K, unless a box follows, because the mark
+is then a Markdown heading ("#### Step 1"); the last \boxed{…} with matching braces, as in MATH (arXiv:2103.03874); the
+text after the last "the answer is". The lenient mode then uses the last number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ MARKED = re.compile(r"####[ \t]*(\S[^\n]*)")
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BRACE = re.compile(r"(?<!\\)[{}]")
 r"""A LaTeX brace; \{ and \} are characters of the answer."""
-SAID = re.compile(r"\banswer\s*(?:is|:|=)\s*:?[ \t]*(\S[^\n]*)", re.IGNORECASE)
+SAID = re.compile(r"\banswer\s*\**\s*(?:is\b|:|=)[\s:*]*(?:\\\[\s*)?(\S[^\n]*)", re.IGNORECASE)
+r"""It may be in bold, **Answer**: 5, and the answer in displayed mathematics, \[ 5 \]."""
 SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 """End of the text after "the answer is": the period in 3.5 does not match, the one at the end of "3.5. So" does."""
 
@@ -23,7 +24,7 @@ SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 def stated_answer(text: str, *, lenient: bool = False) -> str | None:
     """Return the answer as written, without the mark around it; None if the response states none."""
     marked = MARKED.search(text)
-    if marked:
+    if marked and last_boxed(text[marked.end() :]) is None:
         return _unwrapped(marked[1])
     boxed = last_boxed(text)
     if boxed is not None:
@@ -51,8 +52,8 @@ def last_boxed(text: str) -> str | None:
 
 
 def _unwrapped(answer: str) -> str | None:
-    """Remove a box, bold marks and a final period around an answer; return None if nothing remains."""
+    """Remove a box, bold marks, the end of a display and a final period; return None if nothing remains."""
     boxed = last_boxed(answer)
     bare = answer if boxed is None else boxed
-    bare = bare.strip().strip("*").strip()
+    bare = bare.strip().strip("*").removesuffix("\\]").strip()
     return bare.removesuffix(".").strip() or None

@@ -153,7 +153,10 @@ _DIGITS = r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 _NUMBER = rf"{_DIGITS}(?:\s*/\s*\d+|\s+\d+\s*/\s*\d+)?"
 _FRACTION = r"(?:\d+\s*)?\\[dtc]?frac\s*(?:\{[^{}]*\}\s*\{[^{}]*\}|\d\s*\d)"
 
-SPACE = re.compile(r"\\[,;:!> ]|\\q?quad\b|~|[\u00a0\u2009\u202f]")
+SPACE = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad\b|~|[\u00a0\u2009\u202f]")
+"""A space of LaTeX. A backslash before it makes it the end of a matrix row, \\\\, and a space."""
+NEGATIVE_SPACE = re.compile(r"(?<!\\)\\!")
+"""LaTeX that moves characters closer together: 32,\\!000 in MATH."""
 DELIMITED = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
 """Mathematics between two $ signs, which are then not dollars."""
 UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{\s*({_ANY_TEXT})\s*\}}\s*\{{\s*({_ANY_TEXT}{_EXPONENT}?)\s*\}}")
@@ -188,7 +191,7 @@ class ParsedQuantity:
 
 def read_quantity(answer: str) -> ParsedQuantity | None:
     """Split an answer into number and unit; return None if words change its number: 3 quarters, 5 squared."""
-    text = SPACE.sub(" ", answer).strip()
+    text = SPACE.sub(" ", NEGATIVE_SPACE.sub("", answer)).strip()
     text = UNIT_FRACTION.sub(r"\1/\2", DELIMITED.sub(r"\1", text).strip())
     currency = None
     # A currency sign precedes its number; all other units follow it.
@@ -303,7 +306,7 @@ def _unit(tokens: Sequence[str], currency: PhysicalUnit | None) -> PhysicalUnit 
             power = POWERS_BEFORE[word]
         elif token == "/" or word == "per" or (word in PER and last is not None and i + 1 < len(tokens)):
             sign = -1
-        elif word in CHANGES:
+        elif word in CHANGES and not (word == "times" and i == len(tokens) - 1):  # "3 times" is a count
             return None
         else:
             is_joining = i > 0 and word in JOINING and tokens[i - 1].casefold() not in {"/", *PER, *POWERS_BEFORE}

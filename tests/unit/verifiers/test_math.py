@@ -34,6 +34,11 @@ STATED = [
     ("the answer is 4.\nNo, the answer is 5", "5"),
     ("Answer: (1, 2)", "(1, 2)"),
     (r"The answer is \boxed{9}", "9"),
+    ("#### Step 1: add\n3 + 4\n#### Step 2\nSo \\boxed{7}", "7"),  # headings of Markdown
+    ("**Answer**: 42", "42"),
+    ("**Final Answer:**\n42", "42"),
+    ("The answer is:\n\\[ 5 \\]", "5"),
+    ("The answer isn't known", None),
     ("it is 7", None),
     ("", None),
     ("####", None),
@@ -73,7 +78,14 @@ EXACT = [
     ("10%", "0.1", True),
     ("0.1", "10%", True),
     ("10", "10%", True),
+    (r"32,\!000", "32000", True),  # MATH writes thousands with a negative space
+    (r"\$1,\!234,\!567", "1,234,567", True),
+    ("0.00075", r"7.5 \times 10^{-4}", True),
+    ("7.5e-4", "7.5 × 10⁻⁴", True),
+    ("-1000", "-10^3", True),
+    ("7.5e4", "7.5 · 10⁴", True),
     (r"\text{Monday}", "monday", True),
+    ("B", "B.", True),
     ("no  solution", "No solution", True),
     # near misses
     ("7", "7.0001", False),
@@ -146,6 +158,13 @@ SAME = [
     (r"\$5", "5"),
     (r"\emptyset", r"\{\}"),
     ("3+4i", "4i+3"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    (r"2\sqrt{3}", "2√3"),
+    ("9x^2", "9x²"),
+    (r"(-\infty,2)\cup(2,\infty)", "(-∞,2)∪(2,∞)"),
+    (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1\pm\sqrt{5}}{2}"),
+    (r"x = \frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1+\sqrt5}{2}, \frac{-1-\sqrt5}{2}"),
+    (r"\frac{-1 \pm \sqrt{5}}{2}", "(-1 ± √5)/2"),
 ]
 OTHER = [
     (r"(x+1)^2", "x^2+1"),
@@ -176,6 +195,9 @@ OTHER = [
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
     ("3+4i", "3-4i"),
     (r"\infty", r"-\infty"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}"),
+    ("2", "2√3"),
+    (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{1 \pm \sqrt{5}}{2}"),
     ("12", "1,2"),
     ("5", ""),
     ("5", r"\frac{"),
@@ -326,6 +348,7 @@ def test_rows_without_an_answer_are_unscored_and_odd_ones_are_errors():
     assert math.isnan(verifier.score({"answer": " "}, "p", "#### 7"))
     assert verifier.score({"answer": 7.0}, "p", "#### 7") == 1
     assert verifier.score({"answer": r"So \boxed{7}."}, "p", "#### 7") == 1
+    assert verifier.score({"answer": "3 + 4 = 7\n#### 7"}, "p", "#### 7") == 1
     assert verifier.verdict({"answer": 7}, "p", "seven").parts == {"stated": 0, "undecided": 0}
     with pytest.raises(DataError, match="expected text or a number"):
         verifier.score({"answer": [7]}, "p", "#### 7")

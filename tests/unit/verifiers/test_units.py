@@ -15,6 +15,7 @@ from rlhf_lab.rewards.verifiers.units import ParsedQuantity, PhysicalUnit, read_
 needs_library = pytest.mark.skipif(find_spec("math_verify") is None, reason="pip install 'rlhf_lab[math]'")
 
 SAME = [
+    ("3", "3 times"),
     # one unit, written in several ways
     ("5 km", "5 kilometres"),
     ("5 km", "5 KM"),
@@ -128,6 +129,7 @@ OTHER = [
     ("5 planes", "5 plans"),
     # words that change the number
     ("3", "3 quarters"),
+    ("3", "3 times five"),
     ("5", "5 million"),
     ("5", "5 squared"),
     ("5", "5 and a half"),
