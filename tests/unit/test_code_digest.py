@@ -141,8 +141,10 @@ def test_files_of_the_package_count_in_what_finds_them(monkeypatch, fresh, recip
     original = Path.read_bytes
 
     def code(added: bytes) -> dict[str, str]:
-        edit = lambda self: original(self) + (added if self == pack / file else b"")
-        monkeypatch.setattr(Path, "read_bytes", edit)
+        def edited_bytes(self: Path) -> bytes:
+            return original(self) + (added if self == pack / file else b"")
+
+        monkeypatch.setattr(Path, "read_bytes", edited_bytes)
         fresh()
         return planned(recipe).code
 
