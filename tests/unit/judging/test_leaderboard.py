@@ -324,10 +324,10 @@ def test_labels_match_in_either_order_and_by_all_texts(tmp_path):
 
 def test_a_label_of_a_prompt_in_plain_text_matches_its_transcript(tmp_path):
     """`judge` writes prompts as transcripts, also those that its sources have in plain text."""
-    rows = [{**row, "prompt": f"\n\nHuman: {row['prompt']}\n\nAssistant:"} for row in circle(("first", "first"))]
+    rows = circle(("first", "first"))
     label = {"first": rows[0]["first"], "second": rows[0]["second"], "winner": "first", "annotator": "ann"}
-    plain = rows[0]["prompt"].removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
-    assert board_of(tmp_path, rows, [{**label, "prompt": plain}]).people.matched == 1
+    assert rows[0]["prompt"] == "\n\nHuman: question 0\n\nAssistant:"
+    assert board_of(tmp_path, rows, [{**label, "prompt": "question 0"}]).people.matched == 1
 
 
 def test_self_preference_is_measured_for_the_judge_that_plays(tmp_path):
