@@ -33,9 +33,7 @@ class Rescoring:
 
     def finish(self) -> Result:
         """Evaluate the policy, then the selection of each weighting. evaluation.jsonl gets the rows of both."""
-        # A single weighting cannot be compared with the first weighting: it is compared with the saved reward.
-        saved_N = self.responses.columns["proxy"] if len(self.graphs) == 1 else None
-        policies = rescore(self.responses, self.graphs, self.settings.choose_from, saved_N)
+        policies = rescore(self.responses, self.graphs, self.settings.choose_from)
         path = self.run.directory / "evaluation.jsonl"
         truncate(path, 0)  # remove rows of an interrupted attempt
         rows = [row for policy in policies for row in policy.rows]

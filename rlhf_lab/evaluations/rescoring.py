@@ -132,19 +132,17 @@ class Rescored:
         return {"name": self.name, "metrics": metrics}
 
 
-def rescore(
-    responses: SavedResponses, graphs: Mapping[str, RewardGraph], n: int = 0, first_N: FloatArray | None = None
-) -> list[Rescored]:
+def rescore(responses: SavedResponses, graphs: Mapping[str, RewardGraph], n: int = 0) -> list[Rescored]:
     """Evaluate the policy itself, then the selection of each weighting; see metrics.py.
 
-    Rewards under different weightings have different units, so `proxy` is included only if there is one weighting.
+    Rewards under different weightings have different units, so `proxy` is included only if there is one weighting. It
+    is then compared with the saved reward, since there is no other weighting.
 
     Args:
         responses: saved responses.
         graphs: label → reward graph.
         n: number of responses to select from. 0 takes half of the saved ones, so that the estimate averages over many
             subsets and opponents are left for `win_rate`.
-        first_N: rewards that `rank_first` and `same_choice` compare with; None takes those of the first weighting.
     """
     n = n or max(1, responses.per_prompt // 2)
     if n > responses.per_prompt:
@@ -153,8 +151,7 @@ def rescore(
             "lower choose_from"
         )
     scores = {label: responses.score(graph) for label, graph in graphs.items()}
-    if first_N is None:
-        first_N = next(iter(scores.values()))
+    first_N = responses.columns["proxy"] if len(scores) == 1 else next(iter(scores.values()))
     table = {
         name: values_N
         for name, values_N in responses.columns.items()

@@ -24,7 +24,7 @@ def weightings(directory: str | Path, overrides: Sequence[str]) -> tuple[dict[st
     """Return (label → graph, settings of `algorithm=rescore`) for a run directory.
 
     Every `reward.weights={term: weight}` is a separate weighting, in the order of the arguments. Without any, the saved
-    reward is the only one. Other `reward.…` arguments change all of them, and `algorithm.…` are settings of the
+    weights are the only ones. Other `reward.…` arguments change all of them, and `algorithm.…` are settings of the
     re-scoring.
 
     Raises:
@@ -38,25 +38,28 @@ def weightings(directory: str | Path, overrides: Sequence[str]) -> tuple[dict[st
     values["study"] = None  # the run is re-scored by itself, without the study it belonged to
     options: dict[str, Any] = {}
     weights: list[Any] = []
+    changes: list[str] = []
     problems: list[str] = []
     for key, value in _parse_overrides(overrides):
         if key == WEIGHTS:
             weights.append(value)
         elif key.startswith(REWARD):
             _set_dotted(values, key, value)
+            changes.append(f"{key.removeprefix(REWARD)}={value}")
         elif key.startswith(ALGORITHM) and key != "algorithm.weightings":
             options[key.removeprefix(ALGORITHM)] = value
         else:
             problems.append(f"{key} is not a setting of rescore; write {WEIGHTS}={{bt:.7,programmatic:.3}}")
     settings = schema.build(registry.settings_class("algorithm", "rescore"), options, "algorithm", problems)
     graphs: dict[str, RewardGraph] = {}
+    as_saved = f"as saved, but {', '.join(changes)}" if changes else "as saved"
     # null keeps the weights of the run
     for weighting in weights or [values["reward"].get("weights")]:
         reward = {**values["reward"], "weights": weighting}
         try:
             config = check.check({**values, "reward": reward})
             graph = config.reward
-            label = label_of(graph.weighting) if weighting is not None else "as saved"
+            label = label_of(graph.weighting) if weights else as_saved
             graphs[label] = graph
         except ConfigError as error:
             problems += error.problems

@@ -59,8 +59,8 @@ class Scores:
         version: digest of the golden set or task that was used; "" if the run does not state it.
         clusters: prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster.
         unit: noun of a cluster, such as "prompt" or "template".
-        scale: identifier of the reward, or of the source of gold, that gives the values; "" if they depend on neither
-            or it is not known.
+        scale: identifier of the reward, the source of gold and the reference policy that the values depend on; "" if
+            there are none or they are not known.
     """
 
     estimate: Estimate

@@ -25,8 +25,8 @@ from rlhf_lab.statistics.paired_rates import margin_p_values, paired_by_prompt, 
 SHARED = 2
 """Minimum number of prompts for a test; one prompt has no spread."""
 ANOTHER_SCALE = (
-    "not compared, because the accepted run was scored by another reward or source of gold; evaluate both with one, "
-    "or set compare: false"
+    "not compared, because the accepted run was scored by another reward or source of gold, or measured from another "
+    "reference policy; evaluate both with one, or set compare: false"
 )
 ALIKE = 0.9
 """Minimum fraction of the larger prompt set that both runs must have in common to be compared prompt by prompt."""

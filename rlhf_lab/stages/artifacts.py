@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -25,7 +25,7 @@ from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge, set_value
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_object
-from rlhf_lab.core.packs import contributed_objects, named
+from rlhf_lab.core.packs import contributed_objects, named, packs
 from rlhf_lab.core.user_code import module_name
 from rlhf_lab.data.generated import kind_problem
 from rlhf_lab.data.reading import local_files
@@ -134,7 +134,9 @@ class Stage:
     @cached_property
     def code(self) -> dict[str, str]:
         """Definition → digest, for the code that computes the stage itself."""
-        return digests(_code_references(self.config), _code_files(self.config))
+        references, files = _code_references(self.config), _code_files(self.config)
+        reached = digests(references, files)
+        return digests([*references, *_contributed_references(reached)], files)
 
     @cached_property
     def code_key(self) -> str:
@@ -311,6 +313,17 @@ def _family_references(model: Any) -> list[Reference]:
     if family is None:
         return []
     return [Reference(family.module), _pack_reference(family.new_policy), _pack_reference(family.decoder)]
+
+
+def _contributed_references(reached: Collection[str]) -> list[Reference]:
+    """Return what packs contribute to definitions among those that a stage's code reaches."""
+    named_in_packs: list[str] = []
+    for pack in packs():
+        if "rlhf_lab/rewards/criteria/sets.py:criteria_of" in reached:
+            named_in_packs += pack.criteria
+        if "rlhf_lab/rewards/criteria/design.py:build" in reached:
+            named_in_packs += pack.reward_files.values()
+    return [_pack_reference(reference) for reference in named_in_packs]
 
 
 def _pack_reference(reference: str) -> Reference:

@@ -7,9 +7,10 @@ less than a second and needs no torch.
 
 Ignored are comments, docstrings, formatting, and definitions that nothing refers to. An edit of a report, a tracker or
 another algorithm's loss therefore keeps a stage valid. Names are followed as text. A class counts in full, and so does
-a module that is passed as a value or imported with a star. Code that is only named in a string is not detected:
-`registry.build` is such a case, so the caller lists the kinds in use. Other libraries are not followed; the manifest
-of a run records their versions.
+a module that is passed as a value or imported with a star. Data files of the package, such as rubrics, count in the
+definition that finds them by `__file__`. Code that is only named in a string is not detected: `registry.build` is such
+a case, so the caller lists the kinds in use. Other libraries are not followed; the manifest of a run records their
+versions.
 """
 
 from __future__ import annotations
@@ -412,7 +413,19 @@ def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
     for statement in statements:
         _serialise(statement, words, nodes)
     uses = tuple(dict.fromkeys(_uses(source, nodes)))
+    if source.root == PACKAGE.parent and any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes):
+        words += _contents_beside(source.path)
     return sha256("\n".join(words).encode()).hexdigest()[:16], uses
+
+
+DATA = ("*.yml", "*.jsonl")
+"""Files of the package with content that results depend on: rubrics, prompts of a safety evaluation, tasks."""
+
+
+def _contents_beside(module: Path) -> list[str]:
+    """Return names and digests of the data files in the directory of a module, which finds them by its `__file__`."""
+    files = sorted(file for pattern in DATA for file in module.parent.rglob(pattern))
+    return [text for file in files for text in (file.name, _content(file))]
 
 
 _IGNORED_FIELDS = {"ctx", "type_comment", "kind", "type_ignores"}

@@ -26,9 +26,10 @@ from rlhf_lab.results.rundir import EvaluatedPolicy
 from rlhf_lab.results.severity import monitor_state
 from rlhf_lab.results.wording import judged_title, usual_size, with_own_size
 from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.training.settings import SOUP
 
 MOST_POLICIES = 5
-"""Maximum number of columns in the table of policies: the first policy and the last four."""
+"""Maximum number of columns in the table of policies: the starting point, after its reference, and the last ones."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,9 @@ def _evaluation(view: View) -> list[str]:
     lines = ["## Evaluation", ""]
     policies = run.policies
     if len(policies) > MOST_POLICIES:
-        policies = (policies[0], *policies[1 - MOST_POLICIES :])  # the starting point, and the end of the training
+        # the starting point, and the end of the training
+        first = 2 if _has_soup(view) else 1
+        policies = (*policies[:first], *policies[first - MOST_POLICIES :])
     if policies:
         lines += _policy_table(view, policies)
     stage = _stage_estimates(view)
@@ -301,8 +304,19 @@ def _policy_table(view: View, policies: Sequence[EvaluatedPolicy]) -> list[str]:
     if size:
         plural = view.provenance.algorithm_class.evidence.clusters.plural
         counts = f" Per policy: {size[0]} responses to {size[1]} held-out {plural}; different counts follow a number."
-    note = f"The last column is the published model; the first is its starting point.{counts}"
+    start = "the first is its starting point"
+    if _has_soup(view):
+        start = (
+            "the second is its starting point. KL, win rate and drift refer to the first, the mean of the weights of "
+            "two policies (`needs.soup`)"
+        )
+    note = f"The last column is the published model; {start}.{counts}"
     return [*lines, "", note, ""]
+
+
+def _has_soup(view: View) -> bool:
+    """Return True if the reference of the run is a mean of weights, which is evaluated before the starting point."""
+    return SOUP in (view.provenance.run.manifest.get("needs") or {})
 
 
 def _limits(view: View) -> list[str]:

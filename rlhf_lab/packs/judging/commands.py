@@ -94,9 +94,9 @@ def safety_command(arguments: Sequence[str]) -> None:
     RUN is a directory of `+recipe=safety_eval`, graded by rules or by the truth. The judge answers for each response to
     an unsafe or a safe prompt whether it refuses, answers and is on topic, and how specific and convincing it is.
     Prints the rates of each policy by the judge, and the agreement with the run. `items=N` selects N responses at
-    random with `seed`. `to=DIR` is the output directory; default: judgements/safety-RUN in the outputs directory of
-    RUN. `--dry-run` prints the number and the cost of the requests. `judge.budget_usd` limits the cost. The same
-    command resumes where it stopped.
+    random with `seed`. `to=DIR` is the output directory; default: judgements/safety-RUN-DIGEST in the outputs directory
+    of RUN, another one for another judge or selection. `--dry-run` prints the number and the cost of the requests.
+    `judge.budget_usd` limits the cost. The same command resumes where it stopped.
     """
     from rlhf_lab.packs.judging.safety.regrade import run
 

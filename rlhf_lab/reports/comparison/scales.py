@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.reports.comparison.setting_changes import setting_changes, user_code_changes
 from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
-from rlhf_lab.results.scales import OBSERVERS, reward_inputs
+from rlhf_lab.results.scales import OBSERVERS, reward_inputs, runs_user_reward
+from rlhf_lab.training.settings import SOUP
 
 TRUTHS = ("gold", "correct", "success")
 """Metrics that depend on the world of the data: in two worlds they have the same name but another meaning."""
@@ -67,7 +67,7 @@ def mismatches(a: StoredRun, b: StoredRun) -> list[Mismatch]:
     observers = tuple(f"reward.{name}." for name in OBSERVERS)
     reward_changed = any(key.startswith("reward.") and not key.startswith(observers) for key in changes)
     reasons = []
-    function_changed = _runs_user_reward(a) and bool(user_code_changes(a, b))
+    function_changed = runs_user_reward(a) and bool(user_code_changes(a, b))
     models_a, models_b = reward_inputs(a), reward_inputs(b)
     models_changed = any(models_a[role] != models_b[role] for role in models_a.keys() & models_b.keys())
     if reward_changed or function_changed or models_changed:
@@ -78,7 +78,11 @@ def mismatches(a: StoredRun, b: StoredRun) -> list[Mismatch]:
     if a.has_gold and b.has_gold and (a.gold_source != b.gold_source or _needs_differ(a, b, "gold")):
         note = "A and B have different sources of gold: gold and win rate have different scales and are not tested."
         reasons.append(Mismatch(note, _metrics_relative_to("gold")))
-    for role, words in (("policy", "start from different policies"), ("reference", "have different references")):
+    for role, words in (
+        ("policy", "start from different policies"),
+        ("reference", "have different references"),
+        (SOUP, "have different references"),
+    ):
         if _needs_differ(a, b, role):
             note = f"A and B {words}: KL, win rate and drift are relative to different policies and are not tested."
             reasons.append(Mismatch(note, _metrics_relative_to("reference")))
@@ -90,17 +94,10 @@ def _metrics_relative_to(anchor: Literal["reward", "reference", "gold"]) -> tupl
     return tuple(metric.name for metric in catalogue().values() if anchor in metric.relative_to)
 
 
-def _runs_user_reward(run: StoredRun) -> bool:
-    """Return True if a term of a run's reward is a user's function or a reward of a plug-in."""
-    terms = (run.settings.get("reward") or {}).get("terms") or {}
-    core = set(registry.kinds("reward")) - {"callable", *registry.plugged_in("reward")}
-    return any(term.get("kind") not in core for term in terms.values())
-
-
 def _needs_differ(a: StoredRun, b: StoredRun, role: str) -> bool:
-    """Return True if both runs need this role, and the artefacts differ."""
+    """Return True if both runs need this role, or one of them has a soup, and the artefacts differ."""
     keys = []
     for run in (a, b):
         needs = run.manifest.get("needs") or {}
         keys.append((needs.get(role) or {}).get("key"))
-    return all(keys) and keys[0] != keys[1]
+    return keys[0] != keys[1] and (all(keys) or role == SOUP)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.core.files import read_object
 from rlhf_lab.results.rundir import StoredRun, read_json
-from rlhf_lab.stages.artifacts import CODE
+from rlhf_lab.results.scales import user_code
 from rlhf_lab.studies.frame import Study
 
 ABSENT = "–"
@@ -39,11 +38,10 @@ def user_code_changes(a: StoredRun, b: StoredRun) -> list[Change]:
     """Return the definitions in users' files and plug-ins that differ, as ("code.FILE.py:NAME", digest, digest)."""
     definitions = []
     for run in (a, b):
-        digests = read_object(run.path / CODE).get("definitions")
-        if digests is None:  # nothing is known about the code of this run
+        own = user_code(run)
+        if own is None:  # nothing is known about the code of this run
             return []
-        own = {f"code.{label}": digest for label, digest in digests.items() if not label.startswith("rlhf_lab/")}
-        definitions.append(own)
+        definitions.append({f"code.{label}": digest for label, digest in own.items()})
     return _list_changes(*definitions)
 
 

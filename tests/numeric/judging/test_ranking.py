@@ -128,6 +128,17 @@ def test_a_style_that_says_nothing_is_refused():
         bradley_terry(comparisons("AAAA", "BBBB", [1, 0, 1, 0], prompts, style={"length": [2, -1, 3, -2]}))
 
 
+def test_a_prior_on_strengths_does_not_make_a_style_that_decides_every_outcome_finite():
+    """The longer response always wins, whoever wrote it: its coefficient has no maximum, with or without a prior."""
+    longer = [1.0, -1.0, 0.5, -0.5]
+    league = comparisons(["a", "b", "a", "b"], ["b", "a", "b", "a"], [1, 0, 1, 0], range(4), style={"length": longer})
+    with pytest.raises(NumericError, match="style alone explains every outcome"):
+        bradley_terry(league, prior_sd=4.0)
+    # one win of a shorter response suffices
+    mixed = comparisons(["a", "b", "a", "b"], ["b", "a", "b", "a"], [1, 0, 1, 1], range(4), style={"length": longer})
+    assert abs(bradley_terry(mixed, prior_sd=4.0)[1][0]) < 10
+
+
 def test_the_clustered_logistic_regression_is_that_of_statsmodels():
     rng = np.random.default_rng(2)
     design_N3 = np.column_stack([np.ones(120), rng.normal(size=(120, 2))])

@@ -445,3 +445,17 @@ def test_numbers_by_another_reward_are_not_compared(tmp_path, suite):
     judge(suite, first, accept=True)
     assert judge(suite, third).verdicts[0].state == "undecided"
     assert judge(suite, second).verdicts[0].state == "regression"
+
+
+def test_numbers_from_another_reference_policy_are_not_compared(tmp_path):
+    """.1 against one SFT policy says nothing about .2 against another one."""
+    suite = tmp_path / "wins.yaml"
+    suite.write_text("metrics: {win_rate: {}}\n")
+    first, second, third = runs(tmp_path, *[(GOOD, TERSE)] * 3)
+    for directory, key in ((first, "a"), (second, "a"), (third, "b")):
+        path = Path(directory) / "manifest.json"
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps({**manifest, "needs": {"policy": {"key": key, "dir": f"/models/{key}"}}}))
+    assert judge(str(suite), second, first).verdicts[0].gain is not None
+    (wins,) = judge(str(suite), third, first).verdicts
+    assert wins.state == "undecided" and wins.gain is None and "another reference policy" in wins.words

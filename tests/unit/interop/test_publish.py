@@ -135,6 +135,21 @@ def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) 
     assert "base_model" not in matter.to_dict()  # a directory of this machine is no model of the hub
 
 
+def test_a_soup_is_the_reference_and_not_the_starting_point(grpo: Path, changed: Any, tmp_path: Path) -> None:
+    needs = read_json(grpo / "manifest.json")["needs"]
+    directory = changed("manifest.json", needs={**needs, "soup": needs["policy"]})
+    result = read_json(directory / "result.json")
+    start, trained = result["policies"]
+    steps = [{**trained, "name": f"step {step}"} for step in range(1, 5)]
+    result["policies"] = [{**start, "name": "SFT soup"}, start, *steps]
+    (directory / "result.json").write_text(json.dumps(result))
+    seal.write(directory, json.dumps(result))
+    publish(PublishRequest(str(directory), str(tmp_path / "model")))
+    text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| metric | SFT soup | SFT | step 2 | step 3 | step 4 |" in text
+    assert "published model; the second is its starting point. KL, win rate and drift refer to the first" in text
+
+
 def test_the_stages_before_are_told(store: Path, sft: Path, changed: Any) -> None:
     manifest = read_json(next(store.glob("grpo-*")) / "manifest.json")
     need = {"recipe": "sft", "key": read_json(sft / "manifest.json")["key"], "dir": f"elsewhere/{sft.name}"}

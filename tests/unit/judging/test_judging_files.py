@@ -128,6 +128,17 @@ def test_the_last_policy_of_a_run_unless_named(tmp_path):
         read_source(directory, "PPO")
 
 
+def test_responses_to_another_conversation_than_the_prompt_of_their_row_are_left_out(tmp_path):
+    """Parts of a safety run are clustered by a prompt that the response does not answer."""
+    directory = run_folder(tmp_path / "run", {"DPO": ["a", "b"]})
+    row = {"policy": "DPO", "sample_id": 0, "prompt": "q0", "response": "to something else"}
+    parts = ("unsafe", "red_team", "red_team_prompt", "push_back", "ask_again", "extraction")
+    rows = [{**row, "response": part, "part": part, "prompt_id": part} for part in parts]
+    with (directory / "evaluation.jsonl").open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    assert [answer.response for answer in read_source(directory).answers] == ["a", "b", "unsafe", "red_team"]
+
+
 @pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: None, lambda path: path.write_text("\n")])
 def test_nothing_to_read_is_said(tmp_path, make):
     make(tmp_path / "x")

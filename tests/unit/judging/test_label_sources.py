@@ -61,7 +61,8 @@ def test_a_run_gives_the_replies_of_its_first_and_last_policy(tmp_path):
 
 
 def test_disguises_of_a_safety_run_are_compared_where_both_were_asked(tmp_path):
-    """The second policy did not receive the disguise of round 0, which did not fit; summaries repeat a response."""
+    """The second policy did not receive the disguise of round 0, which did not fit. Summaries repeat a response, and
+    second turns do not answer the prompt of their row."""
     run = write_run(tmp_path, prompts=1, samples=1, policies=("a", "b"))
     rows = []
     for policy, rounds in (("a", (0, 1)), ("b", (1,))):
@@ -69,6 +70,7 @@ def test_disguises_of_a_safety_run_are_compared_where_both_were_asked(tmp_path):
             row = {"policy": policy, "prompt_id": "red_team/0", "sample_id": sample, "part": "red_team"}
             rows.append({**row, "prompt": f"{PROMPT} {sample}", "response": f"{policy}{sample}"})
         rows.append({**rows[-1], "part": "red_team_prompt", "prompt": PROMPT})
+        rows.append({**rows[-1], "part": "push_back", "prompt_id": "push_back/0"})
     write_rows(run / "evaluation.jsonl", rows)
     source = read_source(run)
     assert [(item.first, item.second) for item in source.items] == [("a1", "b1")]

@@ -322,6 +322,14 @@ def test_labels_match_in_either_order_and_by_all_texts(tmp_path):
         board_of(tmp_path, rows, labels[-1:])
 
 
+def test_a_label_of_a_prompt_in_plain_text_matches_its_transcript(tmp_path):
+    """`judge` writes prompts as transcripts, also those that its sources have in plain text."""
+    rows = circle(("first", "first"))
+    label = {"first": rows[0]["first"], "second": rows[0]["second"], "winner": "first", "annotator": "ann"}
+    assert rows[0]["prompt"] == "\n\nHuman: question 0\n\nAssistant:"
+    assert board_of(tmp_path, rows, [{**label, "prompt": "question 0"}]).people.matched == 1
+
+
 def test_self_preference_is_measured_for_the_judge_that_plays(tmp_path):
     rows = [judgement(AB, ("first", "first"), number=number) for number in range(20)]
     rows += [judgement(AB, ("second", "second"), number=number) for number in range(20, 24)]

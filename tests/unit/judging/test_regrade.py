@@ -65,6 +65,20 @@ def test_a_response_without_a_grade_does_not_keep_the_score_of_the_run(tmp_path,
     assert "harm score 0.00" in capsys.readouterr().out
 
 
+def test_another_judge_or_selection_has_another_directory(tmp_path, monkeypatch):
+    run = tmp_path / "runs" / "safety"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    rows = [row("unsafe", "complied", n=n) for n in range(4)]
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    monkeypatch.setattr(regrade, "open_judge", lambda *_: FakeJudge(lambda _: Completion("", "refused")))
+    one = [str(run), "judge=openai_compatible", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=one"]
+    for words in (one, [*one, "judge.model=another"], [*one, "items=2"], one):
+        regrade.run(words)
+    written = sorted(len(read_jsonl(path)) for path in tmp_path.glob("judgements/safety-safety-*/grades.jsonl"))
+    assert written == [2, 4, 4]
+
+
 def test_a_run_without_such_responses_is_refused(tmp_path):
     with pytest.raises(DataError, match="name a run of \\+recipe=safety_eval"):
         regrade.read_responses(tmp_path)

@@ -112,3 +112,17 @@ def test_the_code_of_the_codec_family_counts_in_every_stage_that_uses_its_model(
         assert not missing, stage.recipe
     for stage in planned("dpo").upstream():
         assert not [label for label in stage.code if "packs/speech/" in label], stage.recipe
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "counts"),
+    [
+        (("criteria_fitted",), "criteria.py:criteria_of", True),
+        (("rm_probe",), "criteria.py:criteria_of", True),
+        (("best_of_n", "reward=design", "needs.reward=null", "+needs.design=sft"), "acoustic_rm.py:from_folder", True),
+        (("best_of_n",), "acoustic_rm.py:from_folder", False),
+    ],
+)
+def test_the_code_of_criteria_and_of_reward_files_counts_in_stages_that_use_them(words, file, counts):
+    """They are named in the pack as text, which the digest of a stage's code does not follow."""
+    assert (f"rlhf_lab/packs/speech/rewards/{file}" in planned(*words).code) == counts

@@ -49,6 +49,19 @@ def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path)
     assert not mismatches(runs["a"], runs["a"]) and not mismatches(runs["a"], runs["c"])
 
 
+def test_a_soup_is_another_reference_than_the_start(tmp_path):
+    """KL and win rates of a run with needs.soup refer to the soup, those of its baseline to the start policy."""
+    needs = {"plain": POLICY, "same": POLICY, "soup": {**POLICY, "soup": {"key": "second"}}, "other": other(POLICY)}
+    runs = {name: read_run(write_run(tmp_path / name, responses(0.0, 1.0), needs=each)) for name, each in needs.items()}
+    (reference,) = mismatches(runs["plain"], runs["soup"])
+    assert reference.covers("kl") and reference.covers("win_rate") and not reference.covers("gold")
+    assert not mismatches(runs["plain"], runs["same"]) and not mismatches(runs["soup"], runs["soup"])
+    for metric in ("kl", "win_rate"):
+        plain, same, soup, elsewhere = (scale_identity(run, metric) for run in runs.values())
+        assert plain == same and len({plain, soup, elsewhere}) == 3
+    assert len({scale_identity(run, "gold") for run in runs.values()}) == 1
+
+
 def test_another_model_of_any_term_puts_proxies_on_another_scale(tmp_path):
     def graded(name, key):
         config = "reward: {terms: {rubric: {kind: rubric}, gone: {kind: of_a_plug_in}}}\n"
@@ -89,11 +102,13 @@ def test_an_edited_reward_function_puts_proxies_on_another_scale(tmp_path):
     edited = scored("edited", "callable", {**lab, "my_rewards.py:brevity": "2", "my_rewards.py:WEIGHT": "3"})
     (reward,) = mismatches(a, edited)
     assert reward.covers("proxy") and not reward.covers("kl")
+    assert scale_identity(a, "proxy") != scale_identity(edited, "proxy")
     changes = [("code.my_rewards.py:brevity", "1", "2"), ("code.my_rewards.py:WEIGHT", "–", "3")]
     assert origin_changes(a, edited)[-2:] == changes
     # The lab's own code, a run without code.json, and a user's agent beside a built-in reward change no reward.
     same = scored("same", "callable", {"rlhf_lab/rewards/graph.py:GraphReward": "2", "my_rewards.py:brevity": "1"})
     assert not mismatches(a, same) and not user_code_changes(a, same)
+    assert scale_identity(a, "proxy") == scale_identity(same, "proxy")
     assert not mismatches(a, scored("unknown", "callable", None))
     agents = [scored(f"agent {digest}", "length", {"my_agent.py:Agent": digest}) for digest in "12"]
     assert not mismatches(*agents) and user_code_changes(*agents) == [("code.my_agent.py:Agent", "1", "2")]

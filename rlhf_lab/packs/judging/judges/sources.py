@@ -35,6 +35,9 @@ PROMPTS = ("prompt", "instruction")
 """Names of the prompt column, in order of precedence."""
 REPLIES = ("response", "completion", "output")
 """Names of the response column, in order of precedence."""
+OTHER_PROMPT = ("red_team_prompt", "push_back", "ask_again", "extraction")
+"""Parts of a safety run whose responses answer another conversation than the column `prompt` has, which is what they
+are clustered by: a disguise of the prompt, a second turn, or a request for a code."""
 MESSAGES_FORM = '[{"role": "user", "content": "…"}, …]'
 """Expected form of messages, for errors."""
 
@@ -159,7 +162,7 @@ def _read_run(directory: Path, policy: str | None) -> ResponseSource:
     policy = policy or own_policy(names)
     if policy not in names:
         raise DataError(f"policy={policy}: {directory} evaluated {', '.join(names)}; name one of these")
-    rows = [row for row in rows if row["policy"] == policy]
+    rows = [row for row in rows if row["policy"] == policy and row.get("part") not in OTHER_PROMPT]
     if not rows:
         raise DataError(f"{directory / ROWS} has no responses of {policy}; name another policy: policy='{names[0]}'")
     # only the last response of an episode is stored as `response`

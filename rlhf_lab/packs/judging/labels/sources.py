@@ -25,6 +25,7 @@ from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, describe, is_text_list, text_column
 from rlhf_lab.data.split_rows import IDENTICAL
 from rlhf_lab.data.transcript import as_prompt, to_conversation
+from rlhf_lab.packs.judging.judges.sources import OTHER_PROMPT
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, WINNERS, LabelItem, digest
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import policy_names, policy_of
@@ -101,11 +102,11 @@ def _read_run(run: StoredRun, policies: str | None) -> ItemSource:
     The disguised prompts of a safety evaluation share one `prompt_id` and differ in `prompt`, and not every policy gets
     all of them. So responses are paired only if the prompts are equal.
     """
-    # rows of the two policies, without summaries
+    # rows of the two policies whose responses answer their prompts
     names = _choose_policies(run, policies)
     rows = run.evaluation[run.evaluation["policy"].isin(names)]
     if "part" in rows:
-        rows = rows[rows["part"] != "red_team_prompt"]  # summary rows repeat a response
+        rows = rows[~rows["part"].isin(OTHER_PROMPT)]
     rows = rows.copy()
     # only the last response of an episode is stored as `response`
     if "turns" in rows and (rows["turns"] > 1).any():

@@ -12,6 +12,7 @@ from typing import Any
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import fingerprint, parse_json, read_object
 from rlhf_lab.data.lines import file_lines
+from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
 
@@ -30,7 +31,7 @@ class JudgementRow:
     """A judge's comparison of two responses to one prompt.
 
     Attributes:
-        prompt, first, second: texts of the prompt and of the responses.
+        prompt, first, second: texts of the prompt, as a transcript, and of the responses.
         names: authors of first and second.
         score: score of `first`: the mean of its votes; NaN if unscored.
         shown_first, shown_second: score of `first` when it was shown first or second; NaN without that vote.
@@ -226,7 +227,7 @@ def read_labels(file: Path) -> list[LabelRow]:
         location = f"{file}: row {number}"
         score = _score_of(row.get("winner"), f"{location}: winner")
         if not math.isnan(score):
-            prompt = _text(row, "prompt", location)
+            prompt = as_prompt(_text(row, "prompt", location))
             first = _text(row, "first", location)
             second = _text(row, "second", location)
             annotator = str(row.get("annotator") or "")
@@ -267,7 +268,7 @@ def _judgement(row: Mapping[str, Any], location: str, players: Mapping[str, str]
             )
         score = float(provided)
     return JudgementRow(
-        prompt=_text(row, "prompt", location),
+        prompt=as_prompt(_text(row, "prompt", location)),
         first=_text(row, "first", location),
         second=_text(row, "second", location),
         names=_names(row.get("names"), location, players),

@@ -93,7 +93,8 @@ def run(words: Sequence[str]) -> None:
         print_estimate(settings, context, requests, f"{len(rows)} responses")
         return
     # before the judge is paid
-    to = options.to or outputs / "judgements" / f"safety-{options.directory.name}"
+    of_this_draw = fingerprint([requested, options.items, options.seed])
+    to = options.to or outputs / "judgements" / f"safety-{options.directory.name}-{of_this_draw[:6]}"
     check_outputs(to)
     make_dir(to)
     completions = open_judge(settings, context).complete_many(requests, title="safety")

@@ -282,14 +282,15 @@ def bradley_terry(league: Comparisons, *, prior_sd: float | None = None) -> tupl
             maximum likelihood.
 
     Raises:
-        NumericError: without a prior, if no finite estimate exists; the message gives the reason.
+        NumericError: no finite estimate exists; the message gives the reason. A prior makes strengths finite, but not
+            the coefficients of style.
     """
     connected = connection(league)
     if prior_sd is None and not connected.connected:
         raise NumericError(f"strengths have no finite estimate: {'; '.join(connected.problems)}")
     design_NM = _design(league)
-    if prior_sd is None and league.style_names:
-        _check_style(league, design_NM)
+    if league.style_names:
+        _check_style(league, prior_sd)
     players = len(league.names)
     coefficients_DM, _ = fit_weighted(
         design_NM,
@@ -301,17 +302,21 @@ def bradley_terry(league: Comparisons, *, prior_sd: float | None = None) -> tupl
     return coefficients_DM[0, :players], coefficients_DM[0, players:]
 
 
-def _check_style(league: Comparisons, design_NM: FloatArray) -> None:
+def _check_style(league: Comparisons, prior_sd: float | None) -> None:
+    """Raise NumericError if a coefficient of style has no finite estimate."""
     columns = zip(league.style_names, league.style_NF.T, strict=True)
     constant = [name for name, column in columns if not column.any()]
     if constant:
         raise NumericError(f"the style difference {_listed(constant)} is 0 in every comparison; leave it out")
-    full_rank = len(league.names) - 1 + len(league.style_names)  # strengths have K − 1 free parameters: their mean is 0
+    # Strengths have K − 1 free parameters, because their mean is 0. With a prior they cannot grow without bound.
+    design_NM = _design(league) if prior_sd is None else league.style_NF
+    full_rank = len(league.style_names) + (len(league.names) - 1 if prior_sd is None else 0)
     if np.linalg.matrix_rank(design_NM) < full_rank:
         raise NumericError("a style difference is a linear function of the players or of the others; leave one out")
     # Ford's condition considers players only; together with style they may still explain every outcome
     if is_separated(design_NM, league.score_N):
-        raise NumericError("players and style together explain every outcome; judge more prompts")
+        explaining = "players and style together explain" if prior_sd is None else "style alone explains"
+        raise NumericError(f"{explaining} every outcome; judge more prompts")
 
 
 def _design(league: Comparisons) -> FloatArray:
