@@ -40,6 +40,13 @@ def prompt(text: str) -> str:
         "def root(x):\n    return sqrt(x)",
         "```python\ndef root(x):\n    return sqrt(x)",
         "```python\n    return sqrt(x)\n```\nIt returns:\n```\n3.0\n```",
+        "return sqrt(x)",  # the grammar allows it outside a function
+        "```python\ny = sqrt(x)\nreturn y\n```",
+        "1. Write:\n\n   ```python\n   def root(x):\n       return sqrt(x)\n   ```",
+        "```python\nfrom __future__ import annotations\ndef root(x: float) -> float:\n    return sqrt(x)\n```",
+        "```python\nimport math as m\n```\n```python\ndef of(x):\n    return m.sqrt(x)\n```\n"
+        "```python\ndef root(x):\n    return of(x)\n```\n```python\nx = 0\nassert root(1) == 2\n```",
+        "```python\ndef root(x):\n    return sqrt(x)\n```\n```python\ndef root_test():\n    assert root(1) == 1\n```",
     ],
 )
 def test_programs_of_replies(response):
@@ -81,6 +88,13 @@ def test_code_of_prompts():
     assert prompt_code(GIVEN, "root") == GIVEN
     assert prompt_code(f"Complete this:\n```python\n{GIVEN}```\n", "root") == GIVEN
     assert prompt_code("Write a function root.", "root") == ""
+    assert prompt_code("def root_of(x):\n    return x\n", "root") == ""
+
+
+@pytest.mark.parametrize("template", ["Complete this:\n\n{}", "{}\nWith code only.\nThanks", "# Task\nComplete:\n{}\nGo"])
+def test_code_of_prompts_with_words_around_it(template):
+    """`data.prompt_template` puts words around the code. A word alone is a valid expression and no part of it."""
+    assert prompt_code(template.format(GIVEN), "root").strip() == GIVEN.strip()
 
 
 def test_tests_of_rows():
