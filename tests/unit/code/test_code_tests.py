@@ -91,7 +91,7 @@ def test_code_of_prompts():
     assert prompt_code("def root_of(x):\n    return x\n", "root") == ""
 
 
-@pytest.mark.parametrize("template", ["Complete this:\n\n{}", "{}\nWith code only.\nThanks", "# Task\nComplete:\n{}\nGo"])
+@pytest.mark.parametrize("template", ["Complete this:\n\n{}", "{}\nCode only.\nThanks", "# Task\nComplete:\n{}\nGo"])
 def test_code_of_prompts_with_words_around_it(template):
     """`data.prompt_template` puts words around the code. A word alone is a valid expression and no part of it."""
     assert prompt_code(template.format(GIVEN), "root").strip() == GIVEN.strip()
