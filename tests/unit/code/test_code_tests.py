@@ -84,6 +84,17 @@ def test_programs_of_several_blocks_without_an_entry_point(response):
     assert names["root"](9) == 3
 
 
+@pytest.mark.parametrize("use", ["assert root(9) == 4", "from my_module import root", "print(root(int(input())))"])
+def test_examples_of_use_are_no_part_of_a_program_without_an_entry_point(use):
+    """The function that the tests call decides which blocks count."""
+    row = {"test_list": ["assert math.isclose(root(9), 3)"], "test_imports": ["import math"]}
+    program, _ = make(CodeTests(), Sandboxing()).job(row, prompt("Write root."), f"{CODE}\nUse:\n```python\n{use}\n```")
+    assert program == "from math import sqrt\n\ndef root(x):\n    return sqrt(x)\n"
+    split = "```\nfrom math import sqrt\ndef root(x):\n```\n```\n    return sqrt(x)\n```"  # valid only together
+    program, _ = make(CodeTests(), Sandboxing()).job(row, prompt("Write root."), split)
+    assert program.endswith("def root(x):\n\n    return sqrt(x)\n")
+
+
 def test_code_of_prompts():
     assert prompt_code(GIVEN, "root") == GIVEN
     assert prompt_code(f"Complete this:\n```python\n{GIVEN}```\n", "root") == GIVEN

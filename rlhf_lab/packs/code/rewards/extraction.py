@@ -83,7 +83,9 @@ def program_of(response: str, provided: str, entry_point: str) -> str:
         codes = [code for _, code in blocks]
         defining = [i for i, code in enumerate(codes) if _defines(code, entry_point)]
         if defining:  # the last definition counts, as it would in one file
-            return _in_one_file([*given, *_with_helpers(codes, defining[-1])])
+            program = _in_one_file([*given, *_with_helpers(codes, defining[-1])])
+            if provided or parses(program):
+                return program
         if provided:
             labelled = [code for language, code in blocks if language]
             return _completed(provided, labelled[-1] if labelled else codes[-1])
@@ -104,11 +106,21 @@ def _with_helpers(codes: Sequence[str], main: int) -> list[str]:
     kept = {main}
     while True:
         read, defined = (set[str]().union(*(names[i][side] for i in kept)) for side in (0, 1))
-        needed = read - defined - set(dir(builtins))
+        needed = _missing(read, defined)
         helpers = {i for i, (_, defined) in enumerate(names) if defined & needed}
         if not helpers:
             return [*(codes[i] for i in sorted(kept - {main})), codes[main]]
         kept |= helpers
+
+
+def needed_name(code: str) -> str:
+    """Return the name that code reads and does not define; empty if there is not exactly one."""
+    needed = _missing(*_names(code))
+    return needed.pop() if len(needed) == 1 else ""
+
+
+def _missing(read: set[str], defined: set[str]) -> set[str]:
+    return read - defined - set(dir(builtins))
 
 
 def _names(code: str) -> tuple[set[str], set[str]]:
