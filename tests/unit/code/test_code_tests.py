@@ -146,8 +146,11 @@ def test_share_of_tests(best):
 
 def test_reward_of_a_run(best):
     corpus = SimpleNamespace(name="humaneval", metadata={"p": FACTS}, environment=None)
-    run = SimpleNamespace(corpus=corpus, config=SimpleNamespace(sandbox=Sandboxing(level=best.level)))
+    notes: list[str] = []
+    config = SimpleNamespace(sandbox=Sandboxing(level=best.level))
+    run = SimpleNamespace(corpus=corpus, config=config, note=notes.append)
     reward = build(CodeTests(), run)
+    assert notes == [f"isolation of programs and of their tests: {best.level}"]
     assert reward.verifier is verifier_of(CodeTests(), run.config.sandbox)  # the metric's is the same object
     batch = reward.score_episodes(
         [Episode(Task(prompt(GIVEN), FACTS), prompt(GIVEN), text) for text in ("    return sqrt(x)", "    return (")]

@@ -128,4 +128,7 @@ def build(settings: CodeTests, run: Run) -> VerifierTermReward:
             f"reward=code_tests: no row of data={run.corpus.name} has tests (column {columns}); use data=humaneval, or "
             "set the column with reward.terms.code_tests.column"
         )
-    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))
+    verifier = verifier_of(settings, settings.runs_in(run.config))
+    assert isinstance(verifier, CodeVerifier)
+    run.note(f"isolation of programs and of their tests: {verifier.grader.sandbox.level}")
+    return VerifierTermReward(verifier)
