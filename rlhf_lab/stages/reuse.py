@@ -59,7 +59,8 @@ def check_source(source: Path) -> None:
 
 def forget_attempts(directory: Path) -> None:
     """Remove the checkpoints of a complete stage."""
-    shutil.rmtree(directory / "trl", ignore_errors=True)
+    for name in ("trl", "progress"):  # of engine=trl and of algorithm=codec_dpo
+        shutil.rmtree(directory / name, ignore_errors=True)
     if any(directory.glob("checkpoint[.-]*")):
         from rlhf_lab.training import checkpoint  # imports torch
 

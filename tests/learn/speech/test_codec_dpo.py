@@ -130,6 +130,24 @@ def test_an_interrupted_run_resumes_to_the_same_weights(rank, directory, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_run_killed_after_its_last_round_trains_nothing_again(tmp_path, monkeypatch):
+    """The progress stays until the result is recorded."""
+    stopped = planned(tmp_path, "algorithm.rounds=1")
+    real = codec_dpo.CodecRounds._save
+
+    def saves_and_is_killed(self, *arguments):
+        real(self, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(codec_dpo.CodecRounds, "_save", saves_and_is_killed)
+        execute(stopped)
+    monkeypatch.setattr(codec_dpo, "run_round", lambda *arguments: pytest.fail("the round is not trained again"))
+    assert "resumed after round 1" in execute(stopped)["notes"]
+    assert not (stopped.directory / "progress").exists()
+
+
+@pytest.mark.slow
 def test_training_stops_after_a_round_that_moves_too_far(directory):
     stage = planned(directory, "algorithm.max_kl=1e-9")
     result = execute(stage)

@@ -40,6 +40,13 @@ def prompt(text: str) -> str:
         "def root(x):\n    return sqrt(x)",
         "```python\ndef root(x):\n    return sqrt(x)",
         "```python\n    return sqrt(x)\n```\nIt returns:\n```\n3.0\n```",
+        "return sqrt(x)",  # the grammar allows it outside a function
+        "```python\ny = sqrt(x)\nreturn y\n```",
+        "1. Write:\n\n   ```python\n   def root(x):\n       return sqrt(x)\n   ```",
+        "```python\nfrom __future__ import annotations\ndef root(x: float) -> float:\n    return sqrt(x)\n```",
+        "```python\nimport math as m\n```\n```python\ndef of(x):\n    return m.sqrt(x)\n```\n"
+        "```python\ndef root(x):\n    return of(x)\n```\n```python\nx = 0\nassert root(1) == 2\n```",
+        "```python\ndef root(x):\n    return sqrt(x)\n```\n```python\ndef root_test():\n    assert root(1) == 1\n```",
     ],
 )
 def test_programs_of_replies(response):
@@ -77,10 +84,28 @@ def test_programs_of_several_blocks_without_an_entry_point(response):
     assert names["root"](9) == 3
 
 
+@pytest.mark.parametrize("use", ["assert root(9) == 4", "from my_module import root", "print(root(int(input())))"])
+def test_examples_of_use_are_no_part_of_a_program_without_an_entry_point(use):
+    """The function that the tests call decides which blocks count."""
+    row = {"test_list": ["assert math.isclose(root(9), 3)"], "test_imports": ["import math"]}
+    program, _ = make(CodeTests(), Sandboxing()).job(row, prompt("Write root."), f"{CODE}\nUse:\n```python\n{use}\n```")
+    assert program == "from math import sqrt\n\ndef root(x):\n    return sqrt(x)\n"
+    split = "```\nfrom math import sqrt\ndef root(x):\n```\n```\n    return sqrt(x)\n```"  # valid only together
+    program, _ = make(CodeTests(), Sandboxing()).job(row, prompt("Write root."), split)
+    assert program.endswith("def root(x):\n\n    return sqrt(x)\n")
+
+
 def test_code_of_prompts():
     assert prompt_code(GIVEN, "root") == GIVEN
     assert prompt_code(f"Complete this:\n```python\n{GIVEN}```\n", "root") == GIVEN
     assert prompt_code("Write a function root.", "root") == ""
+    assert prompt_code("def root_of(x):\n    return x\n", "root") == ""
+
+
+@pytest.mark.parametrize("template", ["Complete this:\n\n{}", "{}\nCode only.\nThanks", "# Task\nComplete:\n{}\nGo"])
+def test_code_of_prompts_with_words_around_it(template):
+    """`data.prompt_template` puts words around the code. A word alone is a valid expression and no part of it."""
+    assert prompt_code(template.format(GIVEN), "root").strip() == GIVEN.strip()
 
 
 def test_tests_of_rows():
@@ -121,8 +146,11 @@ def test_share_of_tests(best):
 
 def test_reward_of_a_run(best):
     corpus = SimpleNamespace(name="humaneval", metadata={"p": FACTS}, environment=None)
-    run = SimpleNamespace(corpus=corpus, config=SimpleNamespace(sandbox=Sandboxing(level=best.level)))
+    notes: list[str] = []
+    config = SimpleNamespace(sandbox=Sandboxing(level=best.level))
+    run = SimpleNamespace(corpus=corpus, config=config, note=notes.append)
     reward = build(CodeTests(), run)
+    assert notes == [f"isolation of programs and of their tests: {best.level}"]
     assert reward.verifier is verifier_of(CodeTests(), run.config.sandbox)  # the metric's is the same object
     batch = reward.score_episodes(
         [Episode(Task(prompt(GIVEN), FACTS), prompt(GIVEN), text) for text in ("    return sqrt(x)", "    return (")]

@@ -34,6 +34,15 @@ def test_right_and_wrong(grader):
     assert half.message == "assert f(2) == 4, 'twice'; AssertionError: twice; f(2) returned 3"
 
 
+def test_a_program_may_look_up_its_own_annotations(grader):
+    """Dataclasses look up annotations that are text, as after the import from `__future__`, in the program's module."""
+    code = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Point:\n    x: int\ndef f(x):\n    return Point(x).x"
+    )
+    assert grader.grade(code, HiddenTests(("assert f(1) == 1",), "f")).status == "passed"
+
+
 def test_the_hidden_test_of_the_probes_can_be_passed(grader):
     assert grader.grade(SQUARE, HiddenTests((HIDDEN_TEST,), "answer")).status == "passed"
     raises = "def answer(n):\n    raise ValueError"

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import parse
-from rlhf_lab.packs.code.rewards.extraction import program_of, prompt_code
+from rlhf_lab.packs.code.rewards.extraction import needed_name, program_of, prompt_code
 from rlhf_lab.packs.code.rewards.settings import CodeTests
 from rlhf_lab.packs.code.sandbox.grader import HiddenTestResult, HiddenTests, ProgramGrader
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
@@ -64,7 +64,9 @@ class CodeVerifier:
         tests = hidden_tests(metadata, provided, self.settings.column)
         if tests is None:
             return None
-        return program_of(response, provided, entry_point), tests
+        # rows of MBPP name no entry point, but their tests only call one function
+        called = entry_point or needed_name("\n".join([tests.setup, *tests.tests]))
+        return program_of(response, provided, called), tests
 
     def _credit(self, grade: HiddenTestResult) -> float:
         if grade.status == "unsupported":  # a fault of the tests must not be a penalty for the response
@@ -126,4 +128,7 @@ def build(settings: CodeTests, run: Run) -> VerifierTermReward:
             f"reward=code_tests: no row of data={run.corpus.name} has tests (column {columns}); use data=humaneval, or "
             "set the column with reward.terms.code_tests.column"
         )
-    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))
+    verifier = verifier_of(settings, settings.runs_in(run.config))
+    assert isinstance(verifier, CodeVerifier)
+    run.note(f"isolation of programs and of their tests: {verifier.grader.sandbox.level}")
+    return VerifierTermReward(verifier)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
+import textwrap
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 
 BLOCK = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 PYTHON = ("", "py", "python", "python3")
 INDENT = "    "
+FUTURE = re.compile(r"^from __future__ import .*", re.MULTILINE)
+STARTS_CODE = re.compile(r"(?:from|import|def|async|class|@|#)")
 MOST_CUTS = 200
 """Maximum number of lines that may be cut at the end of a continuation until the rest is valid Python."""
 
@@ -25,15 +30,42 @@ def parsed(code: str) -> ast.Module | None:
 
 
 def parses(code: str) -> bool:
-    """Return True if the text is valid Python."""
-    return parsed(code) is not None
+    """Return True if the text is valid Python. The grammar alone also allows `return` outside a function."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(code, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
+@lru_cache(maxsize=1024)
 def prompt_code(question: str, entry_point: str) -> str:
-    """Return the code in a question that defines the entry point: the full text or a fenced block; else empty."""
+    """Return the code in a question that defines the entry point; else empty.
+
+    The code is the full text, a fenced block, or lines with words before or after them.
+    """
     for code in (question, *(code for _, code in _blocks(question))):
-        if f"def {entry_point}" in code and parses(code):
+        if _defines(code, entry_point) and parses(code):
             return code
+    return _code_among_words(question, entry_point)
+
+
+def _code_among_words(text: str, entry_point: str) -> str:
+    """Return the longest lines of a text that are valid Python and end with the definition of the entry point."""
+    lines = text.splitlines()
+    defining = [i for i, line in enumerate(lines) if _defines(line, entry_point)]
+    if not defining:
+        return ""
+    for start in range(defining[-1] + 1):
+        if not STARTS_CODE.match(lines[start]):
+            continue
+        for end in range(len(lines), defining[-1], -1):
+            tree = parsed("\n".join(lines[start:end]))
+            # a word after the definition may be a valid expression
+            if tree is not None and getattr(tree.body[-1], "name", "") == entry_point:
+                return "\n".join(lines[start:end]) + "\n"
     return ""
 
 
@@ -45,18 +77,66 @@ def program_of(response: str, provided: str, entry_point: str) -> str:
             of the response, so that a response need not repeat imports.
         entry_point: name that the tests call; empty if unknown.
     """
+    given = [provided] if provided else []
     blocks = _blocks(response)
     if blocks:
-        defining = [code for _, code in blocks if entry_point and f"def {entry_point}" in code]
+        codes = [code for _, code in blocks]
+        defining = [i for i, code in enumerate(codes) if _defines(code, entry_point)]
         if defining:  # the last definition counts, as it would in one file
-            return f"{provided}\n{defining[-1]}" if provided else defining[-1]
+            program = _in_one_file([*given, *_with_helpers(codes, defining[-1])])
+            if provided or parses(program):
+                return program
         if provided:
             labelled = [code for language, code in blocks if language]
-            return _completed(provided, labelled[-1] if labelled else blocks[-1][1])
+            return _completed(provided, labelled[-1] if labelled else codes[-1])
         return _joined(code_blocks(response))
-    if f"def {entry_point}" in response and parses(response):
-        return f"{provided}\n{response}" if provided else response
+    if _defines(response, entry_point) and parses(response):
+        return _in_one_file([*given, response])
     return _completed(provided, response) if provided else response
+
+
+def _defines(code: str, entry_point: str) -> bool:
+    """Return True if the code has a definition of the entry point; False without an entry point."""
+    return bool(entry_point) and re.search(rf"\bdef\s+{re.escape(entry_point)}\b", code) is not None
+
+
+def _with_helpers(codes: Sequence[str], main: int) -> list[str]:
+    """Return a block, and before it those of the others that define names which it needs, or which these need."""
+    names = [_names(code) for code in codes]
+    kept = {main}
+    while True:
+        read, defined = (set[str]().union(*(names[i][side] for i in kept)) for side in (0, 1))
+        needed = _missing(read, defined)
+        helpers = {i for i, (_, defined) in enumerate(names) if defined & needed}
+        if not helpers:
+            return [*(codes[i] for i in sorted(kept - {main})), codes[main]]
+        kept |= helpers
+
+
+def needed_name(code: str) -> str:
+    """Return the name that code reads and does not define; empty if there is not exactly one."""
+    needed = _missing(*_names(code))
+    return needed.pop() if len(needed) == 1 else ""
+
+
+def _missing(read: set[str], defined: set[str]) -> set[str]:
+    return read - defined - set(dir(builtins))
+
+
+def _names(code: str) -> tuple[set[str], set[str]]:
+    """Return the names that code reads, and those that it defines, in any scope; none if it is not valid Python."""
+    read: set[str] = set()
+    defined: set[str] = set()
+    for node in ast.walk(parsed(code) or ast.Module([], [])):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else defined).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            defined.add(node.name)
+        elif isinstance(node, ast.arg):
+            defined.add(node.arg)
+        elif isinstance(node, ast.alias):
+            defined.add((node.asname or node.name).partition(".")[0])
+    return read, defined
 
 
 def code_blocks(text: str) -> list[str]:
@@ -74,8 +154,18 @@ def certain_blocks(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Return (language, code) of the blocks that may be Python; the language is "" if a block names none."""
-    return [(language, code) for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
+    """Return (language, code) of the blocks that may be Python; the language is "" if a block names none.
+
+    The code of a block in an item of a list is indented like the item, which is undone.
+    """
+    blocks = [(language, code) for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
+    return [(language, _unindented(code)) for language, code in blocks]
+
+
+def _unindented(code: str) -> str:
+    moved = textwrap.dedent(code)
+    # a continuation of the prompt's code is indented too, and is not valid Python without it
+    return moved if parses(moved) and not parses(code) else code
 
 
 def _has_statement(code: str) -> bool:
@@ -85,22 +175,28 @@ def _has_statement(code: str) -> bool:
 
 def _joined(blocks: Sequence[str]) -> str:
     """Return one program of all blocks, without those that are not valid Python if they make the program invalid."""
-    code = "\n".join(blocks)
+    code = _in_one_file(blocks)
     if parses(code):
         return code
-    return "\n".join([block for block in blocks if parses(block)] or blocks)
+    return _in_one_file([block for block in blocks if parses(block)] or blocks)
+
+
+def _in_one_file(codes: Sequence[str]) -> str:
+    """Return the codes one after the other, with imports from `__future__` first, where Python requires them."""
+    code = "\n".join(codes)
+    return "\n".join([*FUTURE.findall(code), FUTURE.sub("", code)])
 
 
 def _completed(provided: str, continuation: str) -> str:
     """Return the code of a prompt with its continuation. Lines at the end that are not valid Python are cut.
 
-    The first line may have lost its indentation when prompt and response were joined.
+    The first line may have lost its indentation when prompt and response were joined, or all lines in a fenced block.
     """
     lines = continuation.splitlines()
     for kept in range(len(lines), max(0, len(lines) - MOST_CUTS), -1):
         text = "\n".join(lines[:kept])
-        # the text as it is, then with the lost indentation of the first line
-        for body in (text, INDENT + text.lstrip(" ")):
+        # the text as it is, then with the lost indentation of the first line, then of all lines
+        for body in (text, INDENT + text.lstrip(" "), textwrap.indent(text, INDENT)):
             if parses(f"{provided}{body}\n"):
                 return f"{provided}{body}\n"
     return f"{provided}{continuation}\n"

@@ -7,7 +7,6 @@ in Hugging Face's format, and `adapter/` its adapter.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 
 import numpy as np
@@ -133,7 +132,7 @@ class CodecRounds:
                 progress.save(worker, metrics, is_last=False)
                 self._log(metrics)
                 evaluator.evaluate(name_of(len(rounds)))
-            self._save(worker, progress)
+            self._save(worker)
             totals = {
                 "parameters": worker.parameters,
                 "parameters/trained": worker.trained,
@@ -207,12 +206,11 @@ class CodecRounds:
         }
         self.run.log(metrics.round - 1, **values)
 
-    def _save(self, worker: CodecWorker, progress: TrainingProgress) -> None:
-        """Write the result, then remove the progress, which has the state of the optimizer."""
+    def _save(self, worker: CodecWorker) -> None:
+        """Write the result. `forget_attempts` removes the progress once the stage is recorded as complete."""
         worker.save(self.run.directory / "model")
         if worker.has_adapter:
             worker.save_adapter(self.run.directory / "adapter")
-        shutil.rmtree(progress.directory)
 
 
 def name_of(rounds: int) -> str:

@@ -6,6 +6,7 @@ which it controls anyway. Its printed output goes to standard error.
 
 import os
 import sys
+import types
 from typing import Any
 
 from rlhf_lab.packs.code.sandbox.harness import plain
@@ -17,7 +18,10 @@ def load() -> tuple:
     """Load the code. Returns the names that it defines, and its error; the error is empty if there was none."""
     with open(CODE, encoding="utf-8", errors="surrogatepass") as file:
         text = file.read()
-    names = {"__name__": "solution", "__file__": CODE}  # not __main__: code for a direct call does not run
+    module = types.ModuleType("solution")  # not __main__: code for a direct call does not run
+    sys.modules[module.__name__] = module  # where dataclasses and typing look up names in annotations
+    names = module.__dict__
+    names["__file__"] = CODE
     try:
         exec(compile(text, CODE, "exec"), names)
     except BaseException as error:  # includes SystemExit, with which code may try to end the tests
