@@ -84,7 +84,7 @@ SECTIONS: dict[str, Sequence[Panel]] = {
     "Gold vs proxy": (
         Curve("Gold reward of the samples", "gold points, or the unit of needs.gold", ("gold",)),
         Curve("Gold reward and reward of training over KL", "reward", ("gold", "reward"), x="kl"),
-        Points("Gold reward against proxy reward of final policies", "proxy", "gold"),
+        Points("Gold reward against proxy reward (each in its own unit) of final policies", "proxy", "gold"),
         Points("Gold reward against KL (nats per response) of final policies", "kl", "gold"),
     ),
     "Optimisation": (
