@@ -303,12 +303,14 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
         if is_search and swept:
             problems.append(f"{', '.join(swept)}: with study.search the search chooses the values; remove the sweep")
             swept = {}
+        named = {_key(override) for override in usable}
+        until = study.until if study else None
+        if study:
+            study = dataclasses.replace(study, until=None)  # until its levels are known
         if study and not typed:
-            named = {_key(override) for override in usable}
             if base["size"] == "smoke":
                 # Use only the levels of the quick size: the smoke size reduces all other settings further.
-                # One seed decides nothing, so a study of this size does not wait for decisions.
-                quick, _ = study_levels.quick_study(dataclasses.replace(study, until=None), named)
+                quick, _ = study_levels.quick_study(study, named)
                 study = smoke.short_search(study_levels.with_levels(quick, smoke.first_levels(quick, named)), named)
             elif study.size == "quick":
                 study, quick_overrides = study_levels.quick_study(study, named)
@@ -319,19 +321,18 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
             fixed_by = [override.value() for override in typed_by if not override.is_sweep_override()]
             if fixed_by:
                 study = study_levels.with_levels(study, {study.by: fixed_by})
-            if study.until and "study.until" not in named and study_levels.shares_test_prompts(base):
-                study = dataclasses.replace(study, until=None)
-                note = (
-                    f"data={base['data']['kind']} has the same test prompts for every seed: the study runs its list "
-                    "of seeds, because it cannot stop when its claims are decided"
-                )
             from_study = {key: levels for key, levels in study.sweep.items() if key not in named}
             swept = {**from_study, **swept}
         problems.extend(study_levels.repeated_values(swept))
-        if study and study.until and study.compare not in swept:
-            # One level is chosen, so no claim can be tested: the jobs are those of the listed seeds.
-            study = dataclasses.replace(study, until=None)
-        if study and study.until:
+        # Without claims, with one level and at smoke size nothing is decided: the jobs are those of the listed seeds.
+        decides = bool(study and study.predicts and study.compare in swept and base["size"] != "smoke")
+        if until and decides and "study.until" not in named and study_levels.shares_test_prompts(base):
+            note = (
+                f"data={base['data']['kind']} has the same test prompts for every seed: the study runs its list of "
+                "seeds, because it cannot stop when its claims are decided"
+            )
+        elif study and until and decides:
+            study = dataclasses.replace(study, until=until)
             # Seeds vary slowest, so that all levels of a seed run before the next seed.
             seeds = study_levels.planned_seeds(swept.pop("seed", [base["seed"]]), study.max_seeds)
             swept = {"seed": seeds, **swept}

@@ -24,10 +24,7 @@ def quick_study(study: StudySettings, named: set[str]) -> tuple[StudySettings, l
 
 
 def with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySettings:
-    """Return the study with other levels of some swept keys. Claims about removed levels are dropped.
-
-    Without any claim left, there is no decision to wait for.
-    """
+    """Return the study with other levels of some swept keys. Claims about removed levels are dropped."""
     sweep = {**study.sweep, **levels}
     compared = sweep.get(study.compare, [])
     groups = sweep.get(study.by, [])
@@ -36,8 +33,7 @@ def with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySett
         has_levels = claim.level in compared and claim.versus in (None, *compared)
         if has_levels and claim.by in (None, *groups):
             claims.append(claim)
-    until = study.until if claims else None
-    return dataclasses.replace(study, sweep=sweep, predicts=claims, until=until)
+    return dataclasses.replace(study, sweep=sweep, predicts=claims)
 
 
 def planned_seeds(first: list[int], max_seeds: int) -> list[int]:

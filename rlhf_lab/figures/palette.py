@@ -23,8 +23,9 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down")
 _LIGHT = {"ink": "#1b1f27", "soft": "#626b7a", "grid": "#e6e9ee", "paper": "#ffffff"}
 _DARK = {"ink": "#e8eaee", "soft": "#9aa3b2", "grid": "#2c323c", "paper": "#171a20"}
 INK, SOFT, GRID, PAPER = _LIGHT.values()
-FONT = "'Liberation Sans',Arial,Helvetica,sans-serif"
-"""Fonts of equal width, because text is measured where the figure is rendered but shown on another machine."""
+FONT = "'Liberation Sans',Arial,Helvetica,'DejaVu Sans Condensed',sans-serif"
+"""Fonts of nearly equal width, because text is measured where the figure is rendered but shown on another machine. The
+usual DejaVu Sans is 15 % wider than Arial, so that long names at the left edge would be cut."""
 
 
 def light_colour(number: int) -> str:

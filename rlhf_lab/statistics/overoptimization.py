@@ -95,6 +95,15 @@ class Fit:
         return "inside" if self.peak_d >= self.d_min else "before"
 
     @property
+    def falls(self) -> bool:
+        """True if the curve falls from the start: it has no maximum among the observed policies, which are all below 0.
+
+        A straight fall is fitted with β near 0, of either sign, so the position of the maximum says nothing about it.
+        """
+        ends_2 = self.gain([self.d_min, self.d_max])
+        return self.position in ("never", "before") and self.alpha <= 0 and bool((ends_2 <= 0).all())
+
+    @property
     def reason(self) -> str | None:
         """Reason why the maximum was not observed; None if it was."""
         return {

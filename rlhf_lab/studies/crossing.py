@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core.metrics import metric
 from rlhf_lab.results.wording import compact, markdown_section, signed
 from rlhf_lab.statistics.crossing import Crossing, find_crossing
 from rlhf_lab.statistics.inference import Comparison
@@ -32,6 +33,7 @@ class LevelCrossing:
         positions: the positions.
         differences: difference from the baseline at each position; None without a pair of runs.
         crossing: the crossing; None if a position has no difference.
+        lower_is_better: True if the side with lower values is ahead.
     """
 
     level: str
@@ -39,6 +41,7 @@ class LevelCrossing:
     positions: tuple[float, ...]
     differences: tuple[Comparison | None, ...]
     crossing: Crossing | None
+    lower_is_better: bool = False
 
 
 def crossings_of(study: Study) -> list[LevelCrossing]:
@@ -63,7 +66,8 @@ def _level_crossing(study: Study, plan: Mapping[str, Any], level: str) -> LevelC
         errors = [difference.standard_error for difference in differences if difference is not None]
         if scored_S.any():
             crossing = find_crossing(plan["at"], difference_SK[scored_S], min_error_K=np.nan_to_num(errors))
-    return LevelCrossing(level, plan["unit"], tuple(map(float, plan["at"])), differences, crossing)
+    lower_is_better = metric(plan["metrics"][0]).better == "lower"
+    return LevelCrossing(level, plan["unit"], tuple(map(float, plan["at"])), differences, crossing, lower_is_better)
 
 
 def crossing_conclusion(study: Study) -> str:
@@ -81,7 +85,8 @@ def _sentence(study: Study, row: LevelCrossing) -> str:
         return f"The means of {level} and {baseline} do not cross {span}."
     if crossing.direction == "several":
         return f"The means of {level} and {baseline} cross more than once {span}, so no crossing is estimated."
-    ahead, behind = (level, baseline) if crossing.direction == "up" else (baseline, level)
+    leads = (crossing.direction == "up") != row.lower_is_better
+    ahead, behind = (level, baseline) if leads else (baseline, level)
     return (
         f"By the means, {ahead} is ahead of {behind} from {compact(crossing.at)} {row.unit} on; "
         f"95 % interval {interval_text(crossing)}."

@@ -139,20 +139,23 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
             (seed_count, curve.gold.over_seeds, seed_fits, mean_r2, advantage),
             ("pooled", curve.gold.bootstrap, (pooled,), pooled.r_squared, "–"),
         ):
-            no_peak = _turning_count(fits)
-            kl = no_peak if summary.peak_kl is None else _on_ratio_scale(summary.peak_kl)
-            gain = no_peak if summary.peak_gain is None else _with_open_end(summary.peak_gain)
-            if summary.peak_kl and not all(fit.position == "inside" for fit in fits):
-                kl += " (extrapolated)"
+            kl = gain = _turning_count(fits)
+            if summary.peak_kl and summary.peak_gain and not any(fit.falls for fit in fits):
+                kl, gain = _on_ratio_scale(summary.peak_kl), _with_open_end(summary.peak_gain)
+                if not all(fit.position == "inside" for fit in fits):
+                    kl += " (extrapolated)"
             alpha, beta = _with_open_end(summary.alpha), _with_open_end(summary.beta)
             rows.append((curve.level, FORMULAS[curve.form], name, alpha, beta, kl, gain, compact(r2), against))
     return rows
 
 
 def _turning_count(fits: Sequence[Fit]) -> str:
-    """Return in words how many curves have a peak; used when some have none, so that the mean peak is undefined."""
-    turning = sum(math.isfinite(fit.peak_kl) for fit in fits)
-    return f"{turning} of {len(fits)} turn" if len(fits) > 1 else "no turn"
+    """Return in words how many curves fall or have a peak; used when the mean peak is undefined."""
+    falling = sum(fit.falls for fit in fits)
+    turning = sum(math.isfinite(fit.peak_kl) and not fit.falls for fit in fits)
+    if len(fits) == 1:
+        return "falls from the start" if falling else "no turn"
+    return f"{falling} of {len(fits)} fall from the start" if falling else f"{turning} of {len(fits)} turn"
 
 
 def _with_open_end(value: Estimate) -> str:
@@ -186,9 +189,13 @@ def _level_sentence(curve: LevelCurve) -> str:
         return f"No curve is fitted with {curve.level}: {curve.problem}."
     fits = curve.gold.fits
     over_seeds = curve.gold.over_seeds
+    falling = sum(fit.falls for fit in fits)
     # A maximum before the first evaluated policy also means that gold was seen to fall.
-    turned = [fit for fit in fits if fit.position in ("inside", "before")]
-    if not turned:
+    turned = [fit for fit in fits if fit.position in ("inside", "before") and not fit.falls]
+    if falling == len(fits):
+        doubt = "" if over_seeds.alpha.excludes_zero else " The interval of α contains 0, so a flat curve also fits."
+        return f"Gold with {curve.level} falls from the start.{doubt}"
+    if not turned and not falling:
         observed_kl = compact(min(fit.d_max for fit in fits) ** 2)  # d = √KL; the range that every seed covers
         beyond = [fit for fit in fits if fit.position == "beyond"]
         extrapolation = ""
@@ -197,10 +204,11 @@ def _level_sentence(curve: LevelCurve) -> str:
         return f"No turn of gold is seen with {curve.level} up to KL {observed_kl}{extrapolation}."
     # The interval needs a maximum in every seed; otherwise only a geometric mean is reported.
     if len(turned) < len(fits) or over_seeds.peak_kl is None:
-        geometric_mean_kl = math.exp(float(np.mean([2 * fit.log_peak for fit in turned])))
-        # 0 if a curve falls from the start: the logarithm of its maximum's distance is −∞
-        turn = f"turns near KL {compact(geometric_mean_kl)}" if geometric_mean_kl > 0 else "falls from the start"
-        return f"Gold with {curve.level} {turn} in {len(turned)} of {len(fits)} seeds; no interval."
+        parts = [f"falls from the start in {falling}"] if falling else []
+        if turned:
+            geometric_mean_kl = math.exp(float(np.mean([2 * fit.log_peak for fit in turned])))
+            parts.append(f"turns near KL {compact(geometric_mean_kl)} in {len(turned)}")
+        return f"Gold with {curve.level} {' and '.join(parts)} of {len(fits)} seeds; no interval."
     # β ≤ 0 means that the curve has no maximum.
     unsure = over_seeds.beta.bounded and over_seeds.beta.low <= 0
     doubt = " The interval of β contains 0, so a curve without a maximum also fits." if unsure else ""

@@ -22,7 +22,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import compose, search_space, typed_sweep
+from rlhf_lab.config import compose, schema, search_space, typed_sweep
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.config.study_settings import StudySettings
@@ -149,10 +149,11 @@ class SettingsSearch:
 
         Raises:
             KeyboardInterrupt: a trial was interrupted; it is continued by the next call.
+            ConfigError: the first complete trial has no metric of the goal's name.
         """
         state = self.record(state, trials)
         while not state.stopped and (len(state.trials) < state.limit or state.trials[-1].status == RUNNING):
-            trial = self.run_trial(trials.next())
+            trial = self.run_trial(trials.next(), is_first=state.best is None)
             if trial.status == "interrupted":
                 console.print(trial_table(self.record(state, trials)))
                 raise KeyboardInterrupt
@@ -161,25 +162,37 @@ class SettingsSearch:
             self.print_trial(trial, state)
         return state
 
-    def run_trial(self, trial: SearchTrial) -> SearchTrial:
-        """Run a trial, and return it with its outcome."""
+    def run_trial(self, trial: SearchTrial, *, is_first: bool) -> SearchTrial:
+        """Run a trial, and return it with its outcome.
+
+        Args:
+            is_first: True if no trial has had a score so far. A trial without the metric is then an error, because the
+                others would lack it too.
+        """
         stage = self._stage(trial.values, self.command.configs[0].seed)
         record = self._run_job(stage, self.directory / "trials" / str(trial.index))
         score = None
         error = record["error"]
         if record["status"] == COMPLETED:
-            score = self._score(stage)
+            score = self._score(stage, is_first=is_first)
             if score is None:
                 error = f"its result has no {self.study.metrics[0]}"
         # Without a score the trial counts as failed: nothing can be learned from it.
         status = "failed" if record["status"] == COMPLETED and score is None else record["status"]
         return dataclasses.replace(trial, status=status, score=score, run=record["run"], error=error)
 
-    def _score(self, stage: artifacts.Stage) -> float | None:
-        """Return the value of the goal's metric; None if the run has none."""
+    def _score(self, stage: artifacts.Stage, *, is_first: bool) -> float | None:
+        """Return the value of the goal's metric; None if the run has none, see `run_trial`."""
         from rlhf_lab.results.rundir import read_run
 
-        estimate = read_run(stage.directory).metric(self.study.metrics[0])
+        name, run = self.study.metrics[0], read_run(stage.directory)
+        estimate = run.metric(name)
+        if estimate is None and is_first:
+            known = {*run.results, *(run.policies[-1].metrics if run.policies else ())}
+            raise ConfigError(
+                f"study.goal: the result of the first trial, {stage.directory}, has no {name}"
+                f"{schema.did_you_mean(name, known)}"
+            )
         return None if estimate is None or math.isnan(estimate.mean) else estimate.mean
 
     def _run_job(self, stage: artifacts.Stage, directory: Path) -> dict[str, Any]:

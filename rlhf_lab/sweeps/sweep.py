@@ -52,6 +52,8 @@ LIMITS = tuple(
     f"++study.{name}=" for name in ("max_seeds", "max_minutes", "trials", "patience", "confirm_seeds", "processes")
 )
 """Overrides that do not change a study, but how far or how fast it runs; it continues in the same directory."""
+WITHOUT_EFFECT = ("outputs", "question", "tracker", "artifacts", "checkpoint", "runtime")
+"""Settings and sections on which the numbers of a job do not depend, except for `runtime.dtype`."""
 LAUNCHERS = {
     "joblib": ("hydra.launcher.n_jobs={processes}", "hydra.launcher.verbose=0"),
     "submitit_local": ("hydra.launcher.timeout_min=10080", "hydra.sweeper.max_batch_size={processes}"),
@@ -168,6 +170,8 @@ def registration_name(command: compose.Command) -> str:
 def _describes_study(override: str) -> bool:
     """Return True for an override that does not change what a job with a given seed computes."""
     key = override.lstrip("+").partition("=")[0]
+    if key.partition(".")[0] in WITHOUT_EFFECT:
+        return key != "runtime.dtype"
     # The quick size changes settings of the jobs, and it drops claims. Arms are settings of the jobs.
     return key == "seed" or (key.startswith("study.") and not key.startswith(("study.size", "study.arm")))
 

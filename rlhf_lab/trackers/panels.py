@@ -83,8 +83,8 @@ SECTIONS: dict[str, Sequence[Panel]] = {
     ),
     "Gold vs proxy": (
         Curve("Gold reward of the samples", "gold points, or the unit of needs.gold", ("gold",)),
-        Curve("Gold and learned reward over KL", "reward", ("gold", "reward"), x="kl"),
-        Points("Gold reward against learned reward (sd) of final policies", "proxy", "gold"),
+        Curve("Gold reward and reward of training over KL", "reward", ("gold", "reward"), x="kl"),
+        Points("Gold reward against proxy reward (each in its own unit) of final policies", "proxy", "gold"),
         Points("Gold reward against KL (nats per response) of final policies", "kl", "gold"),
     ),
     "Optimisation": (
@@ -102,7 +102,7 @@ SECTIONS: dict[str, Sequence[Panel]] = {
     ),
     "Study: levels compared": (
         Bars("Gold reward by level", "gold points, or the unit of needs.gold", "gold"),
-        Bars("Learned reward by level", "sd of the reference's responses", "proxy"),
+        Bars("Proxy reward by level", "reward that training maximises", "proxy"),
         Bars("Win rate by level", "fraction", "win_rate"),
         Bars("KL by level", "nats per response", "kl"),
         Bars("Response length by level", "tokens", "tokens"),

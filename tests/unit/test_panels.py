@@ -49,7 +49,7 @@ def test_a_run_shows_its_own_curves_and_those_of_reused_stages(tmp_path):
 def test_a_study_compares_its_levels(tmp_path):
     page = panels.write_dashboard(write_study(tmp_path))
     shown = titles_of(page, Bars)
-    assert shown == ["Gold reward by level", "Learned reward by level", "KL by level", "Response length by level"]
+    assert shown == ["Gold reward by level", "Proxy reward by level", "KL by level", "Response length by level"]
     assert "KL along training by level" in titles_of(page, Curve)
 
 

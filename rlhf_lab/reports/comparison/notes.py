@@ -5,8 +5,9 @@ from __future__ import annotations
 from rlhf_lab.reports.comparison.compare import LEAST_SHARED, Side, shared_prompts
 from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.reports.comparison.setting_changes import setting_changes
-from rlhf_lab.reports.comparison.studies import compared_jobs, shared_levels
+from rlhf_lab.reports.comparison.studies import compared_jobs, other_scales, shared_levels, shared_metrics
 from rlhf_lab.studies.frame import COMPLETED, Study
+from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.table import changed_lines
 
 SAMPLING = ("rollout.temperature", "rollout.max_new_tokens", "rollout.max_prompt_tokens")
@@ -45,12 +46,14 @@ def study_notes(a: Study, b: Study) -> list[str]:
 
 
 def _partner_notes(a: Study, b: Study) -> list[str]:
-    """Return notes on levels in which jobs of one study have no partner in the other."""
+    """Return notes on levels in which jobs have no partner in the other study, or metrics have another scale."""
     notes = []
     for level in shared_levels(a, b):
         count_a = int((a.completed["level"] == level).sum())
         count_b = int((b.completed["level"] == level).sum())
         jobs = compared_jobs(a, b, level)
+        if scales := other_scales(jobs, shared_metrics(a, b)):
+            notes.append(f"{level}: {list_in_words(scales)} not tested: other rewards or sources of gold in A and B.")
         if jobs.test == "none":
             notes.append(
                 f"{level}: not tested. Both studies need seed among their factors, and each job needs a single partner "

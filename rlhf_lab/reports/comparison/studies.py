@@ -3,10 +3,12 @@
 Two jobs are partners if they agree in the level, the seed and every other factor that both studies set. If some jobs
 have partners, only those are compared; if none has, the test is unpaired over the jobs' seeds. There is no test if a
 study sets no seed, or if a job has several partners: these would count as independent runs although they are not.
+Metrics of two rewards or two sources of gold are not tested either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +17,8 @@ import pandas as pd
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.compare import NO_TEST, Difference, adjust_p_values
 from rlhf_lab.reports.comparison.scales import TRUTHS, two_worlds_message
-from rlhf_lab.results.rundir import TRUE_REWARD
+from rlhf_lab.results.rundir import TRUE_REWARD, read_run
+from rlhf_lab.results.scales import scale_identity
 from rlhf_lab.statistics.inference import unpaired_difference
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import partners, seeds
@@ -31,6 +34,11 @@ def shared_levels(a: Study, b: Study) -> list[str]:
             f"no level. Compare two of their jobs instead: {a.path}/jobs/0 {b.path}/jobs/0"
         )
     return levels
+
+
+def shared_metrics(a: Study, b: Study) -> list[str]:
+    """Return the metrics that both have, in the order of A."""
+    return [name for name in a.metrics if name in b.metrics]
 
 
 @dataclass(frozen=True)
@@ -55,30 +63,32 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
     """
     # Pair the jobs of each level once for all metrics.
     levels = {level: compared_jobs(a, b, level) for level in shared_levels(a, b)}
+    metrics = shared_metrics(a, b)
+    untested = {level: other_scales(jobs, metrics) for level, jobs in levels.items()}
     for level, jobs in levels.items():
         _refuse_two_worlds(a, b, level, jobs)
     differences = []
-    for metric in (name for name in a.metrics if name in b.metrics):
+    for metric in metrics:
         for level, jobs in levels.items():
             mean_a = jobs_mean(a, metric, jobs.a)
             mean_b = jobs_mean(b, metric, jobs.b)
             if not (mean_a.n and mean_b.n):
                 continue
             versus = NO_TEST
-            if jobs.test == "paired":
+            tested = jobs.test != "none" and metric not in untested[level]
+            if tested and jobs.test == "paired":
                 versus = jobs_difference(metric, (b, jobs.b), (a, jobs.a))
-            elif jobs.test == "unpaired":
+            elif tested:
                 a_N = jobs.a[metric].to_numpy(dtype=float)
                 b_N = jobs.b[metric].to_numpy(dtype=float)
                 versus = unpaired_difference(b_N, seeds(jobs.b), a_N, seeds(jobs.a))
-            tested = jobs.test != "none"
             differences.append(Difference(metric, mean_a, mean_b, versus, level=level, tested=tested))
     return adjust_p_values(differences)
 
 
 def _refuse_two_worlds(a: Study, b: Study, level: str, jobs: Jobs) -> None:
     """Raise DataError if the jobs of a level have metrics of `TRUTHS` from different worlds."""
-    truths = [name for name in TRUTHS if name in a.metrics and name in b.metrics]
+    truths = [name for name in TRUTHS if name in shared_metrics(a, b)]
     # The scores of a reward model are comparable across worlds; the true reward of a world is not.
     if "gold" in truths and not a.gold_source == b.gold_source == TRUE_REWARD:
         truths.remove("gold")
@@ -88,6 +98,20 @@ def _refuse_two_worlds(a: Study, b: Study, level: str, jobs: Jobs) -> None:
         named_a = (f"A at {level}", " and ".join(worlds_a))
         named_b = (f"B at {level}", " and ".join(worlds_b))
         raise DataError(two_worlds_message(named_a, named_b, truths))
+
+
+def other_scales(jobs: Jobs, metrics: Iterable[str]) -> list[str]:
+    """Return the metrics that the jobs of a level measure by different rewards or sources of gold in A and in B."""
+    if jobs.a.empty or jobs.b.empty:
+        return []
+    # The jobs of a level differ in nothing but the seed and other swept settings, so one of them stands for all.
+    first_a, first_b = (read_run(side["run"].iloc[0]) for side in (jobs.a, jobs.b))
+    differing = []
+    for metric in metrics:
+        of_a, of_b = (scale_identity(run, metric, by_recipe=True) for run in (first_a, first_b))
+        if of_a and of_b and of_a != of_b:  # empty if the run does not record it
+            differing.append(metric)
+    return differing
 
 
 def compared_jobs(a: Study, b: Study, level: str) -> Jobs:

@@ -45,7 +45,7 @@ def curve_figure(curves: Sequence[LevelCurve]) -> Chart:
         title="Proxy and gold reward gained against distance from the reference policy",
         description="; ".join(map(_last_point_in_words, curves)),
         x_label="√KL from the reference policy, √nats per response",
-        y_label="gain: gold in its unit, proxy in sd of the first policy",
+        y_label="gain, gold and proxy each in its own unit",
     )
 
 

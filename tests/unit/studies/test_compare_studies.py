@@ -40,6 +40,29 @@ def test_a_job_that_changed_since_it_was_completed_is_named(make_study, tmp_path
     assert "B: job 4 (jobs/3), mixed: evaluation.jsonl changed since completion (SHA256SUMS)." in notes
 
 
+def test_proxies_of_two_rewards_are_not_tested(make_study, tmp_path):
+    """A model of another recipe is another reward, and one of another seed is the same."""
+    a, same, other = (make_study(seeds=2).rename(tmp_path / name) for name in ("first", "same", "other"))
+    for study, recipe in ((a, "reward_model"), (same, "reward_model"), (other, "reward_model_exploits")):
+        for job in range(6):
+            run = study / f"jobs/{job}/run"
+            (run / "config.yaml").write_text("reward: {terms: {bt: {kind: bt}}}\n")
+            manifest = json.loads((run / "manifest.json").read_text())
+            needs = {"reward": {"recipe": recipe, "key": f"{study.name}{job}", "dir": "gone"}}
+            (run / "manifest.json").write_text(json.dumps(manifest | {"needs": needs}))
+
+    def tested(b: Path) -> tuple[set[str], list[str]]:
+        view = compare(a, b, to=tmp_path / "page").view
+        tables = {table["title"]: table["rows"] for table in view["tables"]}
+        return {title for title, rows in tables.items() if rows[0][4] != "–"}, view["remarks"]
+
+    titles, _ = tested(same)
+    assert {"proxy reward", "gold reward"} <= titles
+    fewer, remarks = tested(other)
+    assert titles - fewer == {"proxy reward"}
+    assert "mixed: proxy not tested: other rewards or sources of gold in A and B." in remarks
+
+
 def without(study: Path, factor: str) -> Path:
     """The study as if it had never set the factor."""
     plan = json.loads((study / "study.json").read_text())

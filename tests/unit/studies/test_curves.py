@@ -91,6 +91,29 @@ def test_seeds_that_disagree_are_counted(make_curves):
     assert "Gold with hot turns near KL 1.03 in 2 of 3 seeds; no interval." in curve_conclusion(study)
 
 
+def test_gold_that_only_falls_does_not_turn(make_curves):
+    """A straight fall, bent a little: up in seed 0 (no maximum), down in the others (one near 0). In hot, 2 rises."""
+    study = make_curves()
+    d = np.sqrt(study.policies["kl"])
+    bend = np.where(study.policies["seed"] == 0, 0.01, -0.01)
+    study.policies["gold"] = 1 - d * (0.3 + 0.1 * study.policies["seed"] / 3) + bend * d**2
+    rises = (study.policies["level"] == "hot") & (study.policies["seed"] == 2)
+    study.policies.loc[rises, "gold"] = 1 + d[rises] * (0.5 - 0.5 * np.log(d[rises].clip(lower=1e-9)))
+    words = curve_conclusion(study)
+    assert "Gold with bon falls from the start. Gold with hot" in words
+    assert "Gold with hot falls from the start in 2 and turns near KL 1.00 in 1 of 3 seeds; no interval." in words
+    assert words.endswith("Gold with cold falls from the start.")
+    rows = fit_rows(level_curves(study))
+    assert rows[0][5:7] == ("3 of 3 fall from the start",) * 2 and rows[1][5:7] == ("falls from the start",) * 2
+    assert rows[2][5] == "2 of 3 fall from the start"
+
+
+def test_a_flat_curve_is_not_a_fall(make_curves):
+    study = make_curves()
+    study.policies["gold"] = 1 - np.sqrt(study.policies["kl"]) * study.policies["seed"].map({0: 0.01, 1: 0.1, 2: 0.3})
+    assert "falls from the start. The interval of α contains 0, so a flat curve also fits." in curve_conclusion(study)
+
+
 def test_the_table_has_both_intervals(make_curves):
     rows = fit_rows(level_curves(make_curves()))
     assert [row[0] for row in rows] == ["bon", "bon", "hot", "hot", "cold", "cold"]

@@ -198,6 +198,10 @@ def test_the_name_depends_on_the_jobs_alone():
     claim = "study.predicts=[{metric:kl,level:0.5,direction:lower}]"
     assert name() == name(claim) == name("study.until=decided") == name("seed=100,101") == name("seed=7")
     assert name().startswith("ensemble_lambda-")
+    # The stored results are the same, so a study with a tracker must know which of them were seen.
+    for word in ("tracker=tensorboard", "artifacts.code=ignore", "runtime.threads=1", "checkpoint.every_steps=7"):
+        assert name() == name(word), word
+    assert name("runtime.dtype=bfloat16") != name()
     assert len({name(), name("size=smoke"), name("model=small"), name("study.size=quick")}) == 4
 
 

@@ -220,6 +220,14 @@ def test_failed_trials_are_rows_and_more_trials_continue_the_search(tmp_path):
     assert [job["overrides"] for job in plan["jobs"][:2]] == [{"settings": "default", "seed": seed} for seed in (1, 2)]
 
 
+def test_a_goal_that_no_result_has_stops_the_search_after_the_first_trial(tmp_path):
+    """Every further trial would train for nothing."""
+    builder = Builder()
+    with pytest.raises(ConfigError, match=r"the result of the first trial, .* has no god; did you mean gold\?"):
+        run(tmp_path, builder, "study.goal={metric: god, direction: higher}", "study.trials=6")
+    assert len(builder.built) == 2  # the first trial fails, because its β is above 0.9
+
+
 def test_the_command_of_the_best_trial_of_a_recipe_is_one_run():
     command = compose.check_command(["+recipe=study/search_dpo", "seed=4"])
     assert command.study is not None

@@ -49,6 +49,15 @@ def test_a_crossing_with_its_interval(make_study):
     assert "## Crossing of notes and list" in page and "| hops | difference |" in page and "| 8 | +0.327" in page
 
 
+def test_the_side_with_lower_values_leads_if_lower_is_better(make_study):
+    study = study_of(make_study, {"list": LIST, "notes": NOTES})
+    names = {name: f"safety/many_shot/{index}" for index, name in enumerate(METRICS)}
+    renamed = {f"{old}{end}": f"{new}{end}" for old, new in names.items() for end in ("", "/low", "/high", "/n")}
+    plan = study.crossings[0] | {"metrics": list(names.values())}
+    study = replace(study, frame=study.frame.rename(columns=renamed), crossings=(plan,))
+    assert crossing_conclusion(study).startswith("By the means, list is ahead of notes from 3.5")
+
+
 def test_levels_that_do_not_cross(make_study):
     study = study_of(make_study, {"list": LIST, "notes": [[value + 0.1 for value in row] for row in LIST]})
     assert crossing_conclusion(study) == "The means of notes and list do not cross between 2 and 8 hops."
