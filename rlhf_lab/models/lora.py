@@ -351,6 +351,12 @@ def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
     config, tensors, head_tensors = _read_adapter(directory)
     config.modules_to_save = None  # the head is loaded into the model's own below, not into peft's copy
     misfit = f"{directory} does not fit its base {_untyped(model).name_or_path}"
+    if config.layer_replication:
+        raise ArtifactError(
+            f"{directory}: its adapter repeats layers of the base (layer_replication), which cannot be done here; merge "
+            "it once (peft's merge_and_unload and save_pretrained)"
+        )
+    _untie(model, tensors)
     try:
         _attach(model, config)
         load_result = _import_peft().set_peft_model_state_dict(model, tensors, adapter_name=NAME)
@@ -371,6 +377,20 @@ def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
     except (ValueError, RuntimeError) as error:
         raise ArtifactError(f"{directory} cannot be merged into its base: {error}") from error
     return without_adapter(model).requires_grad_(True)  # peft has frozen the base
+
+
+def _untie(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a tied output head a weight of its own if an adapter changes the head or the embeddings, as in peft."""
+    causal = _untyped(model)
+    head, embeddings = causal.get_output_embeddings(), causal.get_input_embeddings()
+    if head is None or head.weight is not embeddings.weight:
+        return
+    prefixes = tuple(f"{name}." for name, module in model.named_modules() if module in (head, embeddings))
+    # peft itself applies new values of single tokens to both
+    changed = [name for name in tensors if name.startswith(prefixes) and "token_adapter" not in name]
+    if changed:
+        head.weight = nn.Parameter(head.weight.detach().clone())
+        causal.config.tie_word_embeddings = False
 
 
 def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
-from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.core.packs import load
 from rlhf_lab.models.by_block import gather_context_of, gather_while_reading
 from rlhf_lab.models.encoding import Encoder
@@ -338,10 +338,13 @@ class ModelDecoder:
         self.mask_RT = mask_BT
         position = (mask_BT.cumsum(1) - 1).clamp(min=0)
         out = self._run(tokens_BT, position, None)
-        self.cache = out.past_key_values
-        if group > 1:
-            self.cache.batch_repeat_interleave(group)
-        self.mask_RT = mask_BT.repeat_interleave(group, 0)
+        self.cache = out.get("past_key_values")
+        if self.cache is None:
+            raise ConfigError(
+                f"{type(self.model).__name__} does not return past_key_values, the cache that the sampler needs, so no "
+                "response can be sampled from it; use a model of another architecture"
+            )
+        self.keep(torch.arange(len(prompts), device=device).repeat_interleave(group))
         return out.logits[:, -1], self
 
     def logits(self, x: Tensor) -> Tensor:
@@ -365,7 +368,10 @@ class ModelDecoder:
         assert self.mask_RT is not None
         row_R = row_Bg.flatten()
         self.mask_RT = self.mask_RT[row_R]
-        self.cache.batch_select_indices(row_R)
+        # layers of linear attention have only `reorder_cache`, and caches of some models only the other method
+        has_both = all(hasattr(layer, "batch_select_indices") for layer in self.cache.layers)
+        select_rows = self.cache.batch_select_indices if has_both else self.cache.reorder_cache
+        select_rows(row_R)
 
     def step_cost(self, cache: ModelDecoder) -> StepCost:
         return StepCost(step=0, row=1, prompt=0)  # every row has its own copy of the prompt

@@ -312,6 +312,34 @@ def test_an_adapter_of_another_program_is_merged_as_peft_computes_it(
     assert (tokens(load_policy(tmp_path / "base", Scratch())) - expected).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("saved", [["lm_head"], ["wte"], ["lm_head", "wte"]])
+@torch.no_grad()
+def test_an_adapter_that_trains_the_head_or_the_embeddings_of_a_tied_model_unties_them(
+    saved: list[str], tmp_path: Path
+) -> None:
+    base: Any = random_model(CONFIGS["gpt2"])
+    base.save_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=saved)
+    model = peft.get_peft_model(base, config)
+    for name, parameter in model.named_parameters():
+        if "modules_to_save" in name:
+            parameter.mul_(1.5)
+    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
+    model.save_pretrained(tmp_path)
+    expected = model.eval()(BATCH.tokens_BT).logits
+    found: Any = load_policy(tmp_path, Scratch())
+    assert torch.allclose(found(BATCH.tokens_BT).logits, expected, atol=1e-4)
+    found.save_pretrained(tmp_path / "merged")
+    again: Any = load_policy(tmp_path / "merged", Scratch())
+    assert torch.allclose(again(BATCH.tokens_BT).logits, expected, atol=1e-4)
+
+
+def test_an_adapter_that_repeats_layers_is_refused(tmp_path: Path) -> None:
+    stored_by_peft(tmp_path, layer_replication=[[0, 1], [0, 1]])
+    with pytest.raises(ArtifactError, match=r"layer_replication.*merge_and_unload"):
+        load_policy(tmp_path, Scratch())
+
+
 def test_products_that_are_kept_separately_have_the_scale_of_their_layer(tmp_path: Path) -> None:
     """As on 4-bit weights, or on a base in memory that several models share."""
     patterns = {"rank_pattern": {"up_proj": 2}, "alpha_pattern": {"q_proj": 64}}
