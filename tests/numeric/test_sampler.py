@@ -171,6 +171,23 @@ def test_greedy_equals_generate(family: str) -> None:
         assert generated[0, len(prompt) :].tolist() == response
 
 
+@pytest.mark.parametrize("stop", [(), ("never",)], ids=["one_turn", "with_stop_texts"])
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_an_opening_counts_as_tokens_of_its_response(family: str, stop: tuple[str, ...]) -> None:
+    """Prompts of 2 tokens, openings of 0, 3, 7, 8 and 14, at most 8 tokens of a response: 16 positions are enough."""
+    changes = {"n_positions": 16} if family == "gpt2" else {"max_position_embeddings": 16}
+    config = type(CONFIGS[family])(**{**CONFIGS[family].to_dict(), **changes})
+    model = random_model(config)
+    opened = [0, 3, 7, 8, 14]
+    contexts = [list(range(4, 6 + length)) for length in opened]
+    settings = Local(max_new_tokens=8, batch_rows=4, stop=stop)
+    sampler = LocalSampler(settings, [-1], decode=lambda tokens: "")
+    samples = sampler.sample(model, contexts, 2, seed=0, opened=opened)
+    assert [[len(row) for row in rows] for rows in samples.responses_BG] == [[8] * 2, [5] * 2, [1] * 2, [1] * 2, [1] * 2]
+    rows, logps_N = flat(samples)
+    assert torch.allclose(token_logps(model, TokenBatch.from_rows(rows)).logps_N[: len(logps_N)], logps_N, atol=1e-4)
+
+
 def test_sliding_window_uses_the_models_own_forward() -> None:
     model = random_model(MistralConfig(**LLAMA, sliding_window=8))
     assert Decoder.of(model, torch.float32, 8) is not None
