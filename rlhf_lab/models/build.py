@@ -327,7 +327,7 @@ def _load(
         _read_unrounded(model, model_source)
     _repair_generation_config(model)
     compute_under_autocast(model)
-    return lora.apply_adapter(model, source) if base else model
+    return _without_images(lora.apply_adapter(model, source) if base else model)
 
 
 def _dispatched(
@@ -365,8 +365,8 @@ def _dispatched(
 def _repair_generation_config(model: Any) -> None:
     """Reduce a generation config that transformers would refuse to save to its special tokens.
 
-    Many models of the hub set a temperature without `do_sample`, which has no effect. transformers loads such a model but
-    does not save it, so a stage would fail after its training.
+    Many models of the hub set a temperature without `do_sample`, which has no effect. transformers loads such a model,
+    but does not save it, so a stage would fail after its training.
     """
     generation = getattr(model, "generation_config", None)
     if generation is None:
@@ -378,6 +378,18 @@ def _repair_generation_config(model: Any) -> None:
         if isinstance(tokens["pad_token_id"], int) and tokens["pad_token_id"] < 0:
             tokens["pad_token_id"] = None
         model.generation_config = GenerationConfig(**tokens)
+
+
+def _without_images(model: nn.Module) -> nn.Module:
+    """Freeze the parts of a model that text does not use, such as the image encoder of Gemma 3.
+
+    DDP waits for the gradient of every parameter that is trained.
+    """
+    decoder = lora.text_decoder(model)
+    if decoder is not None:
+        for parameter in {*model.base_model.parameters()} - {*decoder.parameters()}:  # type: ignore[union-attr, operator]
+            parameter.requires_grad_(False)
+    return model
 
 
 def _read_unrounded(model: Any, source: str) -> None:

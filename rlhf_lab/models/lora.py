@@ -353,7 +353,7 @@ def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
     misfit = f"{directory} does not fit its base {_untyped(model).name_or_path}"
     if config.layer_replication:
         raise ArtifactError(
-            f"{directory}: its adapter repeats layers of the base (layer_replication), which cannot be done here; merge "
+            f"{directory}: its adapter repeats layers of the base (layer_replication), which is not supported; merge "
             "it once (peft's merge_and_unload and save_pretrained)"
         )
     _untie(model, tensors)
@@ -413,10 +413,12 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
     All linear layers of the blocks can be adapted. The output head and the embeddings are not included, because
     log-probabilities read their weights directly.
     """
+    decoder = text_decoder(model)
+    text_modules = None if decoder is None else {*decoder.modules()}
     # GPT-2's linear layers are Conv1D, whose weights are (in, out)
     is_conv1d = {}
     for stack_name, stack in model.named_modules():
-        if not isinstance(stack, nn.ModuleList):
+        if not isinstance(stack, nn.ModuleList) or (text_modules is not None and stack not in text_modules):
             continue
         for name, layer in stack.named_modules():
             if isinstance(layer, (nn.Linear, Conv1D)):
@@ -426,7 +428,7 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
     # peft would match these anywhere in the model, including the embeddings
     matchable = []
     for name, layer in model.named_modules():
-        if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding)):
+        if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding)) and (text_modules is None or layer in text_modules):
             matchable.append(name)
 
     def matches(name: str, target: str) -> bool:
@@ -439,7 +441,18 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
             problem = f"{', '.join(outside)}, which is outside the blocks" if outside else "no layer of this model"
             raise ConfigError(f"model.lora.targets: {target} matches {problem}; choose from {', '.join(choices)}")
     adapted = [name for name in is_conv1d if any(matches(name, target) for target in targets)]
+    if text_modules is not None:  # the image encoder has layers of the same names
+        targets = adapted
     return targets, any(is_conv1d[name] for name in adapted)
+
+
+def text_decoder(model: nn.Module) -> nn.Module | None:
+    """Return the part of a model that reads text; None if the model has no other parts, such as an image encoder."""
+    config = _untyped(model).config
+    if config.get_text_config() is config:
+        return None
+    decoder: nn.Module = _untyped(model).get_decoder()
+    return decoder
 
 
 def _is_adapted(layer: nn.Module) -> bool:

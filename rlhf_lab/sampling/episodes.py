@@ -88,8 +88,8 @@ class EpisodeCollector:
         Args:
             temperature: replaces `rollout.temperature`; 0 is greedy.
             prompts: token ids of the tasks' prompts, if they are already encoded.
-            openings: token ids with which the first turn of each task's episodes starts; they are read, not sampled, and
-                count as tokens of the turn.
+            openings: token ids with which the first turn of each task's episodes starts. They are read, not sampled,
+                and count as tokens of the turn.
         """
         collection = self._start(
             self._sample_now,

@@ -14,6 +14,7 @@ from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
 from test_sampler import CONFIGS, flat, prompts, random_model, sample
 from torch import nn
 from transformers import AutoModelForSequenceClassification
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from rlhf_lab.algorithms.preference.dpo import OnePassDPO, preference_step
 from rlhf_lab.config import registry
@@ -161,6 +162,22 @@ def test_targets_choose_layers_of_the_blocks() -> None:
     for wrong, message in (("lm_head", "outside the blocks"), ("embed_tokens", "outside"), ("query", "no layer")):
         with pytest.raises(ConfigError, match=rf"model.lora.targets: {wrong} .*{message}.*choose from down_proj"):
             trainable(random_model(CONFIGS["llama"]), LoRA(2, targets=[wrong]), seed=0)
+
+
+def test_only_the_text_layers_of_a_model_with_an_image_encoder_are_trained(tmp_path: Path) -> None:
+    """The encoder of Gemma 3 has layers of the same names, and with all of its own the default was refused."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    text = {**sizes, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 300}
+    vision = {**sizes, "image_size": 28, "patch_size": 14}
+    config = CONFIG_MAPPING["gemma3"](text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    random_model(config).save_pretrained(tmp_path / "base")  # type: ignore[operator]
+    base = load_policy(tmp_path / "base", Scratch(), trained=True)
+    assert {name.split(".")[1] for name, p in base.named_parameters() if p.requires_grad} == {"language_model"}
+    model = moved(trainable(base, LoRA(2), seed=0))
+    names = [name for name, layer in model.named_modules() if hasattr(layer, "lora_A")]
+    assert len(names) == 7 and all(name.startswith("model.language_model.layers.0.") for name in names)
+    lora.save_adapter(model, tmp_path / "adapter")
+    assert torch.allclose(tokens(load_policy(tmp_path / "adapter", Scratch())), tokens(model), atol=1e-4)
 
 
 def test_a_checkpoint_of_other_tensors_is_refused() -> None:

@@ -35,7 +35,9 @@ def test_a_length_that_the_tokenizer_was_given_stays(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == 32
 
 
-@pytest.mark.parametrize("invalid", [{"temperature": 0.9, "top_p": 0.6}, {"do_sample": False, "top_k": 3, "pad_token_id": -1}])
+@pytest.mark.parametrize(
+    "invalid", [{"temperature": 0.9, "top_p": 0.6}, {"do_sample": False, "top_k": 3, "pad_token_id": -1}]
+)
 def test_a_model_whose_generation_config_is_not_valid_can_be_saved(invalid: dict[str, Any], tmp_path: Path) -> None:
     """Such as that of Vicuna; transformers loads it, and refuses to save it after the training."""
     source = save_tiny("llama", gpt2_tokenizer(["some words to learn"]), tmp_path / "source")
