@@ -8,6 +8,7 @@ import torch
 
 from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, pass_or_fail
 from rlhf_lab.doctor.subject import ExaminedModel
+from rlhf_lab.models.chat import template_on_one_day
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 
 CUT_SHARE = 0.1
@@ -156,7 +157,12 @@ def chat_template(subject: ExaminedModel) -> CheckResult:
         prompt = subject.pairs[0].prompt
         messages, tools = encoder.to_conversation(prompt)
         rendered = encoder.tokenizer.apply_chat_template(
-            messages, tools=tools or None, tokenize=True, add_generation_prompt=True, return_dict=False
+            messages,
+            tools=tools or None,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=False,
+            chat_template=template_on_one_day(encoder.tokenizer, tools),
         )
         hint = "prompts differ from the template's own tokens, such as a doubled BOS: report it with this table"
         same_tokens = encoder.prompt(prompt) == list(rendered)

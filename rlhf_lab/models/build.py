@@ -159,7 +159,8 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
     read_prompt = to_conversation if uses_chat_template(settings, tokenizer) else None
-    return Encoder(tokenizer, read_prompt, _stop_ids(generation_source))
+    stop_ids = _stop_ids(generation_source, revision_of(settings, generation_source))
+    return Encoder(tokenizer, read_prompt, stop_ids)
 
 
 def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:
@@ -171,10 +172,10 @@ def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:
     return there if expected is None else expected
 
 
-def _stop_ids(source: str | Path) -> tuple[int, ...]:
+def _stop_ids(source: str | Path, revision: str | None) -> tuple[int, ...]:
     """Return the tokens that end a response in the model's generation_config; empty without such a file."""
     try:
-        stop_ids = GenerationConfig.from_pretrained(str(source)).eos_token_id
+        stop_ids = GenerationConfig.from_pretrained(str(source), revision=revision).eos_token_id
     except (OSError, ValueError):
         return ()
     if stop_ids is None:
@@ -324,8 +325,9 @@ def _load(
         nn.init.zeros_(model.score.weight)
     if weights != "float32":
         _read_unrounded(model, model_source)
+    _repair_generation_config(model)
     compute_under_autocast(model)
-    return lora.apply_adapter(model, source) if base else model
+    return _without_images(lora.apply_adapter(model, source) if base else model)
 
 
 def _dispatched(
@@ -357,6 +359,36 @@ def _dispatched(
     )
     model = _without_dropout(model)
     model.name_or_path = str(source)  # type: ignore[assignment]
+    return model
+
+
+def _repair_generation_config(model: Any) -> None:
+    """Reduce a generation config that transformers would refuse to save to its special tokens.
+
+    Many models of the hub set a temperature without `do_sample`, which has no effect. transformers loads such a model,
+    but does not save it, so a stage would fail after its training.
+    """
+    generation = getattr(model, "generation_config", None)
+    if generation is None:
+        return
+    try:
+        generation.validate(strict=True)
+    except ValueError:
+        tokens = {name: getattr(generation, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        if isinstance(tokens["pad_token_id"], int) and tokens["pad_token_id"] < 0:
+            tokens["pad_token_id"] = None
+        model.generation_config = GenerationConfig(**tokens)
+
+
+def _without_images(model: nn.Module) -> nn.Module:
+    """Freeze the parts of a model that text does not use, such as the image encoder of Gemma 3.
+
+    DDP waits for the gradient of every parameter that is trained.
+    """
+    decoder = lora.text_decoder(model)
+    if decoder is not None:
+        for parameter in {*model.base_model.parameters()} - {*decoder.parameters()}:  # type: ignore[union-attr, operator]
+            parameter.requires_grad_(False)
     return model
 
 

@@ -8,7 +8,9 @@ looks like a special token is tokenised as ordinary text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +22,14 @@ from rlhf_lab.models.tool_calls import CallFormat, find_format
 
 MARK = "\ue000{}\ue001"
 """Placeholder for the text of a message while a template is rendered; no template changes or strips its characters."""
+TODAY = datetime(2024, 7, 26)
+"""Date that every prompt gets from a template that writes today's date, such as that of Llama 3.2.
+
+Otherwise the prompts of a stage that is resumed or repeated on another day would differ. It is the date that Llama's
+templates write if they do not know the time.
+"""
+DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+"""Call in a template for the current date; the second group is its format."""
 MADE_UP = "made_up"
 """Name, and only argument, of a tool call that is rendered to find out what the template writes after it."""
 
@@ -265,7 +275,11 @@ class ChatTemplate:
             raise DataError(problem)
         try:
             rendered = self.tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=generation
+                list(messages),
+                tools=list(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=generation,
+                chat_template=template_on_one_day(self.tokenizer, tools),
             )
         except Exception as error:  # a template may raise any exception
             roles = ", ".join(str(message.get("role")) for message in messages)
@@ -300,6 +314,12 @@ class ChatTemplate:
         """True if the template removes the space around a message."""
         spaced = [{"role": "user", "content": f" {MARK.format(0)} "}]
         return f" {MARK.format(0)} " not in self._render(spaced, None)
+
+
+def template_on_one_day(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return the text of the tokenizer's template with `TODAY` instead of the current date."""
+    template = str(tokenizer.get_chat_template(tools=list(tools) if tools else None))
+    return DATE.sub(lambda call: repr(TODAY.strftime(call[2])), template)
 
 
 def _marked(messages: Sequence[Message], texts: Sequence[str], first: int = 0) -> list[dict[str, Any]]:

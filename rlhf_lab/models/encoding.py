@@ -136,11 +136,15 @@ class Encoder:
         """Encode a prompt and a response in `max_length` tokens at most; a quarter is reserved for the response."""
         return self.fit(prompt, self.response(response), max_length)
 
-    def fit(self, prompt: str, response_ids: list[int], max_length: int) -> Row:
-        """Do the same as `row` for a response that is already tokenised."""
+    def fit(self, prompt: str, response_ids: list[int], max_length: int, longest: int = 0) -> Row:
+        """Do the same as `row` for a response that is already tokenised.
+
+        Args:
+            longest: number of tokens of the longest response to this prompt, for which the prompt is cut.
+        """
         self._count("rows")
         # a long prompt must not leave a training row without a response to learn
-        reserved_for_response = min(len(response_ids), max(max_length // 4, 1))
+        reserved_for_response = min(max(len(response_ids), longest), max(max_length // 4, 1))
         prompt_ids = self.prompt(prompt, max_length - reserved_for_response)
         capacity = max_length - len(prompt_ids)
         if len(response_ids) > capacity:

@@ -264,6 +264,8 @@ def note_packing(model: nn.Module) -> None:
 
 def _logits_are_head_of_backbone(causal: Any) -> bool:
     """Return True if the head reads the backbone's output and nothing except the cap follows the head."""
+    if causal.base_model is causal:  # no backbone is found under the name that its class states, as in Llama 4
+        return False
     head = causal.get_output_embeddings()
     head_inputs: list[torch.Tensor] = []
     planted: list[torch.Tensor] = []

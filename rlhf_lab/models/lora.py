@@ -351,6 +351,12 @@ def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
     config, tensors, head_tensors = _read_adapter(directory)
     config.modules_to_save = None  # the head is loaded into the model's own below, not into peft's copy
     misfit = f"{directory} does not fit its base {_untyped(model).name_or_path}"
+    if config.layer_replication:
+        raise ArtifactError(
+            f"{directory}: its adapter repeats layers of the base (layer_replication), which is not supported; merge "
+            "it once (peft's merge_and_unload and save_pretrained)"
+        )
+    _untie(model, tensors)
     try:
         _attach(model, config)
         load_result = _import_peft().set_peft_model_state_dict(model, tensors, adapter_name=NAME)
@@ -373,6 +379,20 @@ def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
     return without_adapter(model).requires_grad_(True)  # peft has frozen the base
 
 
+def _untie(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a tied output head a weight of its own if an adapter changes the head or the embeddings, as in peft."""
+    causal = _untyped(model)
+    head, embeddings = causal.get_output_embeddings(), causal.get_input_embeddings()
+    if head is None or head.weight is not embeddings.weight:
+        return
+    prefixes = tuple(f"{name}." for name, module in model.named_modules() if module in (head, embeddings))
+    # peft itself applies new values of single tokens to both
+    changed = [name for name in tensors if name.startswith(prefixes) and "token_adapter" not in name]
+    if changed:
+        head.weight = nn.Parameter(head.weight.detach().clone())
+        causal.config.tie_word_embeddings = False
+
+
 def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
     """Return peft's config of a stored adapter, its tensors by their names in the model, and those of a scalar head."""
     peft = _import_peft()
@@ -393,10 +413,12 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
     All linear layers of the blocks can be adapted. The output head and the embeddings are not included, because
     log-probabilities read their weights directly.
     """
+    decoder = text_decoder(model)
+    text_modules = None if decoder is None else {*decoder.modules()}
     # GPT-2's linear layers are Conv1D, whose weights are (in, out)
     is_conv1d = {}
     for stack_name, stack in model.named_modules():
-        if not isinstance(stack, nn.ModuleList):
+        if not isinstance(stack, nn.ModuleList) or (text_modules is not None and stack not in text_modules):
             continue
         for name, layer in stack.named_modules():
             if isinstance(layer, (nn.Linear, Conv1D)):
@@ -406,7 +428,7 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
     # peft would match these anywhere in the model, including the embeddings
     matchable = []
     for name, layer in model.named_modules():
-        if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding)):
+        if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding)) and (text_modules is None or layer in text_modules):
             matchable.append(name)
 
     def matches(name: str, target: str) -> bool:
@@ -419,7 +441,18 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
             problem = f"{', '.join(outside)}, which is outside the blocks" if outside else "no layer of this model"
             raise ConfigError(f"model.lora.targets: {target} matches {problem}; choose from {', '.join(choices)}")
     adapted = [name for name in is_conv1d if any(matches(name, target) for target in targets)]
+    if text_modules is not None:  # the image encoder has layers of the same names
+        targets = adapted
     return targets, any(is_conv1d[name] for name in adapted)
+
+
+def text_decoder(model: nn.Module) -> nn.Module | None:
+    """Return the part of a model that reads text; None if the model has no other parts, such as an image encoder."""
+    config = _untyped(model).config
+    if config.get_text_config() is config:
+        return None
+    decoder: nn.Module = _untyped(model).get_decoder()
+    return decoder
 
 
 def _is_adapted(layer: nn.Module) -> bool:

@@ -21,9 +21,13 @@ PairRows = tuple[Row, Row]
 
 
 def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
-    """Return both sides of a pair as token rows; those of an unfinished pair (a pair of steps) have no EOS."""
-    chosen = encoder.row(pair.prompt, pair.chosen, max_length)
-    rejected = encoder.row(pair.prompt, pair.rejected, max_length)
+    """Return both sides of a pair as token rows; those of an unfinished pair (a pair of steps) have no EOS.
+
+    A prompt that is too long is cut for the longer response, so that both sides have the same prompt.
+    """
+    responses = encoder.response(pair.chosen), encoder.response(pair.rejected)
+    longest = max(map(len, responses))
+    chosen, rejected = (encoder.fit(pair.prompt, response, max_length, longest) for response in responses)
     if not pair.meta.get(UNFINISHED):
         return chosen, rejected
     return _without_end(encoder, pair.chosen, chosen), _without_end(encoder, pair.rejected, rejected)

@@ -84,6 +84,7 @@ class Decoding:
         prompts: token ids of each prompt, which has `group` rows: row i belongs to prompt i // group.
         turns: collects the tokens and decides which rows continue.
         slots: maximum number of tokens that a row adds to its prompt.
+        positions: maximum number of tokens of a row with its prompt.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Decoding:
         temperature: float,
         truncation: Truncation,
         slots: int,
+        positions: int,
         device: torch.device,
     ):
         self.decoder = decoder
@@ -105,6 +107,7 @@ class Decoding:
         self.temperature = temperature
         self.truncation = truncation
         self.slots = slots
+        self.positions = positions
         self.width = max(map(len, prompts))
         self.device = device
         self.waiting = list(range(len(prompts) * group))
@@ -152,8 +155,8 @@ class Decoding:
                 if self.batch:
                     self.logits_RV = self.decoder.logits(self.decoder.step(token_R, self.position_R, self.cache))
                     # Finished rows are decoded until they are dropped, so their position is clamped to the model's
-                    # range.
-                    self.position_R = (self.position_R + 1).clamp_(max=self.width + self.slots - 1)
+                    # range. The last token of a row is sampled, but never read.
+                    self.position_R = (self.position_R + 1).clamp_(max=self.positions - 2)
                 if joined_rows:
                     self._admit(joined_rows)
 

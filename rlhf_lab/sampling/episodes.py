@@ -88,7 +88,8 @@ class EpisodeCollector:
         Args:
             temperature: replaces `rollout.temperature`; 0 is greedy.
             prompts: token ids of the tasks' prompts, if they are already encoded.
-            openings: token ids with which the first turn of each task's episodes starts; they are read, not sampled.
+            openings: token ids with which the first turn of each task's episodes starts. They are read, not sampled,
+                and count as tokens of the turn.
         """
         collection = self._start(
             self._sample_now,
@@ -141,6 +142,7 @@ class EpisodeCollector:
         if self.corpus.renderer is not None:
             self.corpus.renderer.require_model(getattr(undivided(model), "config", None))
         prompts = self.encode(tasks) if prompts is None else prompts
+        opened = {"opened": [len(opening) for opening in openings]} if openings else {}
         openings = openings or [[]] * len(tasks)
         # an opening is read like a prompt, but becomes part of the first turn's text
         contexts = [[*prompt, *opening] for prompt, opening in zip(prompts, openings, strict=True)]
@@ -157,6 +159,7 @@ class EpisodeCollector:
             temperature=temperature,
             next_turn=conversations.answer if conversations else None,
             max_turns=self.max_turns,
+            **opened,
         )
 
         def wait_for_episodes() -> list[list[Episode]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
-from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.core.packs import load
 from rlhf_lab.models.by_block import gather_context_of, gather_while_reading
 from rlhf_lab.models.encoding import Encoder
@@ -125,6 +125,7 @@ class LocalSampler:
         temperature: float | None = None,
         next_turn: NextTurn | None = None,
         max_turns: int = 1,
+        opened: Sequence[int] | None = None,
     ) -> Samples:
         """Sample `group` rows for each prompt. The same arguments give the same rows.
 
@@ -135,6 +136,8 @@ class LocalSampler:
             next_turn: returns the tokens that follow a turn of a row (prompt index · group + sample index). It is
                 called in the process that samples the row. None makes every row a single response.
             max_turns: maximum number of turns of a row.
+            opened: for each prompt, the number of its last tokens that belong to the first turn of its rows and count
+                as tokens of that turn; None is 0. A row gets at least one new token.
         """
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
@@ -148,7 +151,15 @@ class LocalSampler:
         with at_hand([model]), gather_while_reading(model) as readable_model:
             if order:
                 own_rows = self._sample_rows(
-                    readable_model, prompts, order, group, noise, temperature, next_turn, max_turns
+                    readable_model,
+                    prompts,
+                    order,
+                    group,
+                    noise,
+                    temperature,
+                    next_turn,
+                    max_turns,
+                    opened or [0] * len(prompts),
                 )
         return Samples.gathered(prompts, group, own_rows)
 
@@ -162,10 +173,13 @@ class LocalSampler:
         temperature: float,
         next_turn: NextTurn | None,
         max_turns: int,
+        opened: Sequence[int],
     ) -> dict[int, RowTokens]:
         """Return the rows of the prompts in `order`, by row index."""
         max_tokens_left = self.settings.max_tokens_left(max_turns)
-        decoder = self._build_decoder(model, max(map(len, prompts)) + max_tokens_left)
+        lengths = [len(prompt) + max(1, max_tokens_left - o) for prompt, o in zip(prompts, opened, strict=True)]
+        positions = max(lengths)
+        decoder = self._build_decoder(model, positions)
         device = next(model.parameters()).device
         # Inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs.
         guard = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
@@ -176,6 +190,7 @@ class LocalSampler:
             device,
             next_turn,
             max_tokens_left,
+            opened,
         )
         decoding = Decoding(
             decoder,
@@ -185,6 +200,7 @@ class LocalSampler:
             temperature=temperature,
             truncation=self.truncation,
             slots=max_tokens_left,
+            positions=positions,
             device=device,
         )
         max_rows = self.settings.batch_rows
@@ -217,12 +233,15 @@ class LocalSampler:
         device: torch.device,
         next_turn: NextTurn | None,
         max_tokens_left: int,
+        opened: Sequence[int],
     ) -> Turns:
         """Return the collector for the tokens of all rows of these prompts."""
         numbers = [i * group + g for i in prompt_numbers for g in range(group)]
+        opened_rows = [opened[i] for i in prompt_numbers for _ in range(group)]
         # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
         if next_turn is None and not self.settings.stop:
-            return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device)
+            limits = [max(1, max_tokens_left - o) for o in opened_rows]
+            return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device, limits)
         return SeveralTurns(
             numbers,
             noise.numpy,
@@ -232,6 +251,7 @@ class LocalSampler:
             ends_text=self._ends_text,
             slots=self.settings.max_new_tokens,
             max_tokens_left=max_tokens_left,
+            opened=opened_rows,
         )
 
     def _ends_text(self, tokens: list[int]) -> bool:
@@ -338,10 +358,13 @@ class ModelDecoder:
         self.mask_RT = mask_BT
         position = (mask_BT.cumsum(1) - 1).clamp(min=0)
         out = self._run(tokens_BT, position, None)
-        self.cache = out.past_key_values
-        if group > 1:
-            self.cache.batch_repeat_interleave(group)
-        self.mask_RT = mask_BT.repeat_interleave(group, 0)
+        self.cache = out.get("past_key_values")
+        if self.cache is None:
+            raise ConfigError(
+                f"{type(self.model).__name__} does not return past_key_values, the cache that the sampler needs, so no "
+                "response can be sampled from it; use a model of another architecture"
+            )
+        self.keep(torch.arange(len(prompts), device=device).repeat_interleave(group))
         return out.logits[:, -1], self
 
     def logits(self, x: Tensor) -> Tensor:
@@ -365,7 +388,10 @@ class ModelDecoder:
         assert self.mask_RT is not None
         row_R = row_Bg.flatten()
         self.mask_RT = self.mask_RT[row_R]
-        self.cache.batch_select_indices(row_R)
+        # layers of linear attention have only `reorder_cache`, and caches of some models only the other method
+        has_both = all(hasattr(layer, "batch_select_indices") for layer in self.cache.layers)
+        select_rows = self.cache.batch_select_indices if has_both else self.cache.reorder_cache
+        select_rows(row_R)
 
     def step_cost(self, cache: ModelDecoder) -> StepCost:
         return StepCost(step=0, row=1, prompt=0)  # every row has its own copy of the prompt

@@ -103,6 +103,7 @@ class OneTurn:
     Args:
         numbers: key of each row in the result.
         noise_RT: uniform number for each row and position of its response.
+        limits: maximum number of tokens of each row.
     """
 
     def __init__(
@@ -111,8 +112,11 @@ class OneTurn:
         noise_RT: Tensor,
         stop_ids: Sequence[int],
         device: torch.device,
+        limits: Sequence[int],
     ):
         rows, self.slots = noise_RT.shape
+        self.limits = limits
+        self.limit_N = torch.tensor(limits, device=device)  # of each row of the queue
         self.steps_per_check = 1 if device.type == "cpu" else STEPS_PER_CHECK
         self.numbers = numbers
         self.noise_TR = noise_RT.T.to(device)
@@ -139,7 +143,7 @@ class OneTurn:
         self.logps_TR[self.position_R, self.row_R] = logp_R
         self.position_R = (self.position_R + 1).clamp_(max=self.slots)  # finished rows write into one spare slot
         not_stopped_R = (token_R[:, None] != self.stop_S).all(1)
-        self.live_R = self.live_R & not_stopped_R & (self.position_R < self.slots)
+        self.live_R = self.live_R & not_stopped_R & (self.position_R < self.limit_N[self.row_R])
         return token_R, self.live_R
 
     def keep(self, index_R: Tensor) -> None:
@@ -156,10 +160,10 @@ class OneTurn:
         result = {}
         responses = self.tokens_TR[: self.slots].T.tolist()
         logps = self.logps_TR[: self.slots].T.tolist()
-        for number, tokens, token_logps in zip(self.numbers, responses, logps, strict=True):
+        for number, tokens, token_logps, limit in zip(self.numbers, responses, logps, self.limits, strict=True):
             # values after the token that ends a row are meaningless
-            ends = (position for position, token in enumerate(tokens) if token in self.stop_ids)
-            length = next(ends, len(tokens) - 1) + 1
+            ends = (position for position, token in enumerate(tokens[:limit]) if token in self.stop_ids)
+            length = next(ends, limit - 1) + 1
             finished = tokens[length - 1] in self.stop_ids
             sampled = [True] * length
             result[number] = RowTokens(tokens[:length], sampled, token_logps[:length], finished)
@@ -178,6 +182,7 @@ class SeveralTurns:
             rows' turns changes nothing.
         ends_text: returns True if the tokens of a turn end with a stop text.
         max_tokens_left: maximum number of tokens that a row adds to its prompt, including the environment's.
+        opened: for each row, the tokens of its first turn that are part of its prompt.
     """
 
     steps_per_check = 1  # every token is inspected on the host anyway
@@ -193,6 +198,7 @@ class SeveralTurns:
         ends_text: Callable[[list[int]], bool],
         slots: int,
         max_tokens_left: int,
+        opened: Sequence[int],
     ):
         self.noise_of_turn = noise
         self.stop_ids = frozenset(stop_ids)
@@ -202,6 +208,7 @@ class SeveralTurns:
         self.slots = slots
         self.max_tokens_left = max_tokens_left
         self.numbers = list(numbers)
+        self.opened = dict(zip(numbers, opened, strict=True))
         self.batch: list[int] = []  # index of the row at each position of the batch
         self.finished: dict[int, RowTokens] = {}
         self.turn: dict[int, int] = {}
@@ -253,9 +260,11 @@ class SeveralTurns:
 
     def _end_turn_if_over(self, row: int, token: int) -> None:
         spoken = self.spoken[row]
-        added = len(self.finished[row].token_ids)
+        opened = self.opened[row]
+        max_tokens_left = self.max_tokens_left - opened
+        slots = self.slots - (0 if self.turn[row] else opened)
         finished = token in self.stop_ids or self.ends_text(spoken)
-        if not finished and len(spoken) < self.slots and added < self.max_tokens_left:
+        if not finished and len(spoken) < slots and len(self.finished[row].token_ids) < max_tokens_left:
             return
         follows = end_turn(
             self.finished[row],
@@ -263,7 +272,7 @@ class SeveralTurns:
             spoken,
             finished=finished,
             next_turn=self.next_turn,
-            max_tokens_left=self.max_tokens_left,
+            max_tokens_left=max_tokens_left,
         )
         if not follows:
             self.live.discard(row)

@@ -125,6 +125,7 @@ def scripted(
         ends_text=lambda spoken: False,
         slots=slots,
         max_tokens_left=max_tokens_left,
+        opened=[0],
     )
     turns.join([0])
     left, noise, live = list(tokens), [], True

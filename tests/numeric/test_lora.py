@@ -14,6 +14,7 @@ from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
 from test_sampler import CONFIGS, flat, prompts, random_model, sample
 from torch import nn
 from transformers import AutoModelForSequenceClassification
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from rlhf_lab.algorithms.preference.dpo import OnePassDPO, preference_step
 from rlhf_lab.config import registry
@@ -163,6 +164,22 @@ def test_targets_choose_layers_of_the_blocks() -> None:
             trainable(random_model(CONFIGS["llama"]), LoRA(2, targets=[wrong]), seed=0)
 
 
+def test_only_the_text_layers_of_a_model_with_an_image_encoder_are_trained(tmp_path: Path) -> None:
+    """The encoder of Gemma 3 has layers of the same names, and with all of its own the default was refused."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    text = {**sizes, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 300}
+    vision = {**sizes, "image_size": 28, "patch_size": 14}
+    config = CONFIG_MAPPING["gemma3"](text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    random_model(config).save_pretrained(tmp_path / "base")  # type: ignore[operator]
+    base = load_policy(tmp_path / "base", Scratch(), trained=True)
+    assert {name.split(".")[1] for name, p in base.named_parameters() if p.requires_grad} == {"language_model"}
+    model = moved(trainable(base, LoRA(2), seed=0))
+    names = [name for name, layer in model.named_modules() if hasattr(layer, "lora_A")]
+    assert len(names) == 7 and all(name.startswith("model.language_model.layers.0.") for name in names)
+    lora.save_adapter(model, tmp_path / "adapter")
+    assert torch.allclose(tokens(load_policy(tmp_path / "adapter", Scratch())), tokens(model), atol=1e-4)
+
+
 def test_a_checkpoint_of_other_tensors_is_refused() -> None:
     _, model = adapted("llama")
     state = checkpoint.Saved(Path(), {"tensors": checkpoint.trained_state(model)})
@@ -310,6 +327,34 @@ def test_an_adapter_of_another_program_is_merged_as_peft_computes_it(
     found = load_policy(tmp_path, Scratch())
     assert torch.allclose(tokens(found), expected, atol=1e-4)
     assert (tokens(load_policy(tmp_path / "base", Scratch())) - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("saved", [["lm_head"], ["wte"], ["lm_head", "wte"]])
+@torch.no_grad()
+def test_an_adapter_that_trains_the_head_or_the_embeddings_of_a_tied_model_unties_them(
+    saved: list[str], tmp_path: Path
+) -> None:
+    base: Any = random_model(CONFIGS["gpt2"])
+    base.save_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=saved)
+    model = peft.get_peft_model(base, config)
+    for name, parameter in model.named_parameters():
+        if "modules_to_save" in name:
+            parameter.mul_(1.5)
+    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
+    model.save_pretrained(tmp_path)
+    expected = model.eval()(BATCH.tokens_BT).logits
+    found: Any = load_policy(tmp_path, Scratch())
+    assert torch.allclose(found(BATCH.tokens_BT).logits, expected, atol=1e-4)
+    found.save_pretrained(tmp_path / "merged")
+    again: Any = load_policy(tmp_path / "merged", Scratch())
+    assert torch.allclose(again(BATCH.tokens_BT).logits, expected, atol=1e-4)
+
+
+def test_an_adapter_that_repeats_layers_is_refused(tmp_path: Path) -> None:
+    stored_by_peft(tmp_path, layer_replication=[[0, 1], [0, 1]])
+    with pytest.raises(ArtifactError, match=r"layer_replication.*merge_and_unload"):
+        load_policy(tmp_path, Scratch())
 
 
 def test_products_that_are_kept_separately_have_the_scale_of_their_layer(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.sampling import linear
@@ -120,6 +122,29 @@ def test_logps_hold_when_rows_finish_at_different_times(family: str) -> None:
     assert (logps_N - expected).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "llama4_text"])
+def test_models_with_other_caches_and_backbones_are_sampled(kind: str) -> None:
+    """Qwen 3.5 has layers of linear attention. Llama 4 has no backbone under the name that its class states."""
+    changes = {
+        "qwen3_5_text": {"num_hidden_layers": 4, "head_dim": 8}
+        | {f"linear_num_{part}_heads": 2 for part in ("key", "value")}
+        | {f"linear_{part}_head_dim": 8 for part in ("key", "value")},
+        "llama4_text": {"num_local_experts": 2, "intermediate_size_mlp": 48, "head_dim": 8},
+    }
+    model = eager_eos(random_model(CONFIG_MAPPING[kind](**{**LLAMA, **changes[kind]})), 4.0)
+    rows, logps_N = flat(sample(model, group=4))
+    assert len({len(response) for _, response in rows}) > 4  # rows were dropped during sampling
+    with torch.no_grad():
+        expected = token_logps(model, TokenBatch.from_rows(rows)).logps_N
+    assert (logps_N - expected).abs().max() < 1e-3
+
+
+def test_a_model_without_a_cache_is_refused() -> None:
+    model = random_model(CONFIG_MAPPING["mamba"](vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1))
+    with pytest.raises(ConfigError, match=r"MambaForCausalLM.*past_key_values"):
+        sample(model)
+
+
 @pytest.mark.parametrize(("eagerness", "finished"), [(100.0, True), (-100.0, False)])
 def test_an_eos_in_the_last_place_allowed_ends_the_reply(eagerness: float, finished: bool) -> None:
     """With space for one token, EOS is a complete response; any other token is a truncated response."""
@@ -169,6 +194,29 @@ def test_greedy_equals_generate(family: str) -> None:
             torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=EOS, pad_token_id=0
         )
         assert generated[0, len(prompt) :].tolist() == response
+
+
+@pytest.mark.parametrize("stop", [(), ("never",)], ids=["one_turn", "with_stop_texts"])
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_an_opening_counts_as_tokens_of_its_response(family: str, stop: tuple[str, ...]) -> None:
+    """Prompts of 2 tokens, openings of 0, 3, 7, 8 and 14, at most 8 tokens of a response: 16 positions are enough."""
+    changes = {"n_positions": 16} if family == "gpt2" else {"max_position_embeddings": 16}
+    config = type(CONFIGS[family])(**{**CONFIGS[family].to_dict(), **changes})
+    model = random_model(config)
+    opened = [0, 3, 7, 8, 14]
+    contexts = [list(range(4, 6 + length)) for length in opened]
+    settings = Local(max_new_tokens=8, batch_rows=4, stop=stop)
+    sampler = LocalSampler(settings, [-1], decode=lambda tokens: "")
+    samples = sampler.sample(model, contexts, 2, seed=0, opened=opened)
+    assert [[len(row) for row in rows] for rows in samples.responses_BG] == [
+        [8] * 2,
+        [5] * 2,
+        [1] * 2,
+        [1] * 2,
+        [1] * 2,
+    ]
+    rows, logps_N = flat(samples)
+    assert torch.allclose(token_logps(model, TokenBatch.from_rows(rows)).logps_N[: len(logps_N)], logps_N, atol=1e-4)
 
 
 def test_sliding_window_uses_the_models_own_forward() -> None:

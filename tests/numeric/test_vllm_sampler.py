@@ -334,6 +334,15 @@ def test_settings_reach_the_server_and_mean_the_same(model):
     assert max(len(set(response)) for _, response in rows_of(samples)) > 1
 
 
+def test_an_opening_counts_as_tokens_of_its_response(model):
+    """At most 12 tokens of a response: openings of 0, 5 and 11 leave 12, 7 and 1, and so does one that is too long."""
+    opened = [0, 5, 11, 12]
+    with FakeVllm() as server:
+        sampler_for(server).sample(model, [list(range(4, 6 + length)) for length in opened], 1, seed=1, opened=opened)
+        most = {len(r["token_ids"]) - 2: r["sampling_params"]["max_tokens"] for r in server.requests}
+    assert most == {0: 12, 5: 7, 11: 1, 12: 1}
+
+
 @pytest.mark.parametrize("limit", [0, 20])
 def test_episodes_of_several_turns(model, limit):
     """As with the lab's own sampler: what is answered behind a turn is read, and a cut turn ends its row."""

@@ -165,6 +165,16 @@ def test_a_template_without_an_end_of_turn_ends_with_eos():
     assert ChatTemplate(tokenizer).end_of_turn == [tokenizer.eos_token_id]
 
 
+def test_a_template_that_writes_the_date_writes_the_same_one_every_day():
+    tokenizer = gpt2_tokenizer(TEXTS)
+    tokenizer.chat_template = (
+        "{% set date = strftime_now('%d %b %Y') if strftime_now is defined else 'unknown' %}Today Date: {{ date }}\n"
+        "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    )
+    prompt = ChatTemplate(tokenizer).prompt([{"role": "user", "content": "hello"}])
+    assert tokenizer.decode(prompt) == "Today Date: 26 Jul 2024\nhello\n"
+
+
 def test_an_encoder_ends_replies_as_the_template_and_stops_where_the_model_says(tmp_path):
     family = FAMILIES["llama3"]
     tokenizer = tokenizer_of(family)

@@ -7,8 +7,10 @@ import torch
 from support import gpt2_tokenizer, llama_tokenizer, prompt_text
 from tokenizers.processors import TemplateProcessing
 
+from rlhf_lab.core.types import Pair
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.pair_rows import pair_rows
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.models.turns import conversation_row
 
@@ -183,3 +185,12 @@ def test_a_conversation_is_encoded_as_it_is_trained_on(encoder):
     assert with_bos.conversation(messages, max_tokens=6) == [full[0], *full[-5:]]
     # without a turn of the assistant it is a prompt
     assert encoder.conversation(messages[:1]) == encoder.prompt(render_prompt(messages[:1]))
+
+
+def test_both_sides_of_a_pair_have_the_same_prompt_if_it_is_cut(encoder):
+    """At most 32 tokens, a quarter (8) for the longer response: the prompt has 24, also next to the short response."""
+    pair = Pair(f"\n\nHuman: {REPLY * 20}\n\nAssistant:", "No.", REPLY * 20)
+    (prompt, chosen), (same_prompt, rejected) = pair_rows(encoder, pair, 32)
+    assert prompt == same_prompt
+    assert (len(prompt), len(rejected)) == (24, 8)
+    assert chosen == encoder.response("No.")

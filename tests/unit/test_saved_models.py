@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import gpt2_tokenizer
+from support import gpt2_tokenizer, save_tiny
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from rlhf_lab.models.build import save_model, scratch_policy
+from rlhf_lab.models import build
+from rlhf_lab.models.build import load_encoder, load_policy, save_model, scratch_policy
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.models.settings import Scratch
+from rlhf_lab.models.settings import HuggingFace, Scratch
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -30,3 +33,32 @@ def test_a_length_that_the_tokenizer_was_given_stays(tmp_path: Path) -> None:
     settings = Scratch(family="llama", hidden=16, layers=1, heads=2, max_positions=64)
     save_model(scratch_policy(settings, tokenizer, seed=0), Encoder(tokenizer), tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == 32
+
+
+@pytest.mark.parametrize(
+    "invalid", [{"temperature": 0.9, "top_p": 0.6}, {"do_sample": False, "top_k": 3, "pad_token_id": -1}]
+)
+def test_a_model_whose_generation_config_is_not_valid_can_be_saved(invalid: dict[str, Any], tmp_path: Path) -> None:
+    """Such as that of Vicuna; transformers loads it, and refuses to save it after the training."""
+    source = save_tiny("llama", gpt2_tokenizer(["some words to learn"]), tmp_path / "source")
+    (source / "generation_config.json").write_text(json.dumps(invalid | {"eos_token_id": [0, 5]}))
+    settings = HuggingFace(path=str(source))
+    save_model(load_policy(source, settings), load_encoder(source, settings), tmp_path / "saved")
+    saved = GenerationConfig.from_pretrained(tmp_path / "saved")
+    assert saved.eos_token_id == [0, 5]
+    assert saved.temperature is None
+
+
+def test_end_tokens_are_read_at_the_revision_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = gpt2_tokenizer(["some words to learn"])
+    requested = []
+
+    def of_hub(source: str, *, revision: str | None, **_: Any) -> Any:
+        requested.append((source, revision))
+        return tokenizer if "trust_remote_code" in _ else GenerationConfig(eos_token_id=7 if revision == "v2" else 8)
+
+    monkeypatch.setattr(build.AutoTokenizer, "from_pretrained", of_hub)
+    monkeypatch.setattr(build.GenerationConfig, "from_pretrained", of_hub)
+    encoder = load_encoder("owner/name", HuggingFace(path="owner/name", revision="v2"))
+    assert requested == [("owner/name", "v2")] * 2
+    assert 7 in encoder.stop_ids

@@ -37,6 +37,7 @@ class OpenRow:
         seed: seed of the row, from which the seeds of its turns are derived.
         context: token ids of the prompt and of everything added to it.
         tokens: tokens that were added to the prompt.
+        opened: tokens of the first turn that are part of the prompt.
     """
 
     number: int
@@ -44,6 +45,7 @@ class OpenRow:
     seed: int
     context: list[int]
     tokens: RowTokens
+    opened: int
 
 
 class VllmSampler:
@@ -85,6 +87,7 @@ class VllmSampler:
         temperature: float | None = None,
         next_turn: NextTurn | None = None,
         max_turns: int = 1,
+        opened: Sequence[int] | None = None,
     ) -> Samples:
         """Sample `group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
         sample_rows = self._prepared(
@@ -95,6 +98,7 @@ class VllmSampler:
             temperature,
             next_turn,
             max_turns,
+            opened,
         )
         samples = Samples.gathered(prompts, group, sample_rows())
         self.servers.rest()  # `gathered` returns once all processes have their rows, so no server is needed any more
@@ -136,14 +140,17 @@ class VllmSampler:
         temperature: float | None = None,
         next_turn: NextTurn | None = None,
         max_turns: int = 1,
+        opened: Sequence[int] | None = None,
     ) -> Callable[[], dict[int, RowTokens]]:
         """Send the weights. Returns a function that samples the rows of this process."""
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
             return dict
         max_tokens_left = self.settings.max_tokens_left(max_turns)
+        opened = opened or [0] * len(prompts)
         with at_hand([model]), unsharded(model) as full_model:
-            max_length = max(map(len, prompts)) + max_tokens_left
+            lengths = [len(prompt) + max(1, max_tokens_left - o) for prompt, o in zip(prompts, opened, strict=True)]
+            max_length = max(lengths)
             loaded = self.servers.update(full_model, max_length)
         rows = []
         for position, i in enumerate(own_prompts(prompts)):
@@ -160,6 +167,7 @@ class VllmSampler:
                         seed_of_row,
                         list(prompts[i]),
                         tokens,
+                        opened[i],
                     )
                 )
         sampling = SamplingParams(
@@ -215,11 +223,12 @@ class VllmSampler:
         """Return the next turn of each row, sampled in parallel."""
 
         def ask(row: OpenRow) -> SampledTurn:
-            capacity = max_tokens_left - len(row.tokens.token_ids)
+            capacity = max_tokens_left - row.opened - len(row.tokens.token_ids)
+            slots = self.settings.max_new_tokens - (0 if turn else row.opened)
             # The first turn uses the row's seed itself: a response is the same with and without an environment.
             seed = seed_for(row.seed, "turn", turn) if turn else row.seed
             client = self.servers.client(row.url)
-            values = sampling.values(min(self.settings.max_new_tokens, capacity), seed)
+            values = sampling.values(max(1, min(slots, capacity)), seed)
             sampled = client.generate(loaded.model, row.context, values)
             if set(sampled.versions) != {loaded.version} or sampled.model != loaded.model:
                 # The version of every token is checked, because another run can replace the weights at any time.
@@ -266,7 +275,7 @@ class VllmSampler:
                 spoken[:length],
                 finished=finished,
                 next_turn=next_turn or (lambda number, tokens: ()),
-                max_tokens_left=max_tokens_left,
+                max_tokens_left=max_tokens_left - row.opened,
             )
         )
 
