@@ -60,7 +60,9 @@ LETTERS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]+)*|[^\W\d_](?: [^\W\d_]+)+")
 "act" cannot be distinguished from a product of a, c and t."""
 BETWEEN = re.compile(r"\s*[,;]\s*")
 BRACKETS = re.compile(r"\\left\b|\\right\b|\\[{}]|[()\[\]]")
-CHARACTERS = {"∅": r"\emptyset ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "·": r"\cdot "}
+CHARACTERS = str.maketrans(
+    {"∅": r"\emptyset ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "·": r"\cdot "}
+)
 SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]))")
 INNER_SIGNS = re.compile(r"(?:(?<!\\)\{[^{}]*|\([^(),]*[\w}]\s*)\\(?:pm|mp)\b")
@@ -185,7 +187,7 @@ def _with_latex(text: str) -> str:
     text = ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
     text = SUPERSCRIPTS.sub(lambda power: f"^{{{unicodedata.normalize('NFKC', power[0])}}}", text)
     text = text.replace(r"\varnothing", r"\emptyset")
-    return text.translate(str.maketrans(CHARACTERS))
+    return text.translate(CHARACTERS)
 
 
 def _as_text(answer: str) -> str:
