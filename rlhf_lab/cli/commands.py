@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.cli import summary
 from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
@@ -12,6 +13,7 @@ from rlhf_lab.config.schema import paths_and_options
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.yaml_files import parse_yaml
+from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.sweeps import sweep
 
 
@@ -30,8 +32,9 @@ def report_command(arguments: Sequence[str]) -> None:
 
 
 def audit_command(arguments: Sequence[str]) -> None:
-    """`audit data=… data.path=… [against=FILE,…]`: count the problems of a data set by reason.
+    """`audit data=… data.path=… [model=… against=FILE,…]`: count the problems of a data set by reason.
 
+    A pretrained model (`model=hf model.path=DIR`) lends its tokenizer: rows above `algorithm.max_length` are counted.
     `against` names files of evaluation prompts (columns prompt or question) that no training row may contain.
     """
     from rlhf_lab.data.audit import audit
@@ -42,7 +45,15 @@ def audit_command(arguments: Sequence[str]) -> None:
     arguments = [item for item in arguments if not item.startswith("against=")]
     against = EvaluationItems(text for file in files for text in read_items(file)) if files else None
     config = compose.config_of(arguments, [])
-    console.print(render(audit(registry.build("data", config.data), against=against)))
+    corpus = registry.build("data", config.data)
+    tokens: dict[str, Any] = {}
+    if isinstance(config.model, HuggingFace) and config.model.path:
+        from rlhf_lab.models.build import load_encoder
+
+        encoder = load_encoder(config.model.path, config.model)
+        tokens = {"encode": encoder.row, "eos_id": encoder.eos_id, "bos_id": encoder.tokenizer.bos_token_id}
+        tokens["max_length"] = config.algorithm.max_length
+    console.print(render(audit(corpus, **tokens, against=against)))
 
 
 def rescore_command(arguments: Sequence[str]) -> None:

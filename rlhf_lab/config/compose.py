@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlhf_lab.config import (
     inventory,
+    matching,
     other_names,
     registry,
     root,
@@ -220,7 +221,10 @@ def _suggest_key(path: str, values: Mapping[str, Any]) -> str:
             field_names = {field.name for field in dataclasses.fields(cls)}
             if leaf in field_names:
                 kinds.append(kind)
-    if hint := other_names.hint(path, values):
+    if group == "data":
+        kinds.sort(key=lambda kind: not matching.maps_columns(kind))  # kinds that read any file are the likeliest
+    # the exact name in another option is likelier than a similar name, but not than another project's name for a key
+    if (not kinds or leaf in other_names.OTHER_NAMES) and (hint := other_names.hint(path, values)):
         return hint
     if kinds:
         named = ", ".join(kinds[: other_names.MAX_SUGGESTIONS])
@@ -625,7 +629,9 @@ def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir:
             # a level is one option, or a list of them: reward=[bt,length]
             chosen = [str(name) for level in levels for name in (level if isinstance(level, list) else [level])]
             wrong = [name for name in chosen if name not in existing]
-            problems.extend(f"{key}={name} does not exist{schema.did_you_mean(name, existing)}" for name in wrong)
+            for name in wrong:
+                suggestion = _as_path(key, name) or schema.did_you_mean(name, existing)
+                problems.append(f"{key}={name} does not exist{suggestion}")
             if wrong:
                 continue
         elif re.split(r"[./@]", key)[0] not in root_keys:
@@ -633,6 +639,17 @@ def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir:
             continue
         usable.append(override)
     return usable
+
+
+def _as_path(group: str, name: str) -> str:
+    """Return how a path or hub id is written that stands where an option of a group is expected; empty otherwise."""
+    # a name without a slash may be a mistyped option, unless such a file exists
+    if group not in ("model", "data") or not ("/" in name or Path(name).exists()):
+        return ""
+    if group == "model":
+        return f"; a directory or hub id is written model=hf model.path={name}"
+    kinds = "pairs, sft, prompts, unpaired or verifiable"
+    return f"; a file or hub id is written data=KIND data.path={name}, where KIND is {kinds}"
 
 
 def _user_options(config_dir: str | None, group: str) -> list[str]:

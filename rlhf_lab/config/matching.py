@@ -6,6 +6,7 @@ work with these data. Components of plug-ins are checked and suggested like buil
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -60,7 +61,7 @@ def describe_missing(part: RunPart, config: Config, parts: Iterable[RunPart] = (
     data = registry.kind_of("data", config.data)
     titles = " and ".join(item.title for item in lacking)
     options = suitable_options(part.group, provided) if part.group else []
-    by_group = {part.group: options, "data": suitable_data(part, parts)}
+    by_group = {part.group: options, "data": suitable_data(part, parts, own_files=not config.data.is_generated)}
     suggestions = [f"{group}={'|'.join(names)}" for group, names in by_group.items() if names]
     hint = f"; use {' or '.join(suggestions)}" if suggestions else ""
     if part.group == "algorithm" and config.algorithm.outputs.model:
@@ -68,9 +69,13 @@ def describe_missing(part: RunPart, config: Config, parts: Iterable[RunPart] = (
     return f"{part.label} needs {titles}, which data={data} does not have{hint}"
 
 
-def suitable_data(part: RunPart, parts: Iterable[RunPart] = ()) -> list[str]:
-    """Return options of `data` that meet the requirements of all `parts`, or else of `part`; generated data first."""
-    options = sorted(inventory.options("data"), key=_by_world_and_name)
+def suitable_data(part: RunPart, parts: Iterable[RunPart] = (), own_files: bool = False) -> list[str]:
+    """Return options of `data` that meet the requirements of all `parts`, or else of `part`.
+
+    Args:
+        own_files: True to name kinds that read any file first, False to name generated data first.
+    """
+    options = sorted(inventory.options("data"), key=_by_file_and_name if own_files else _by_world_and_name)
     everything = tuple(item for other in (part, *parts) for item in other.requires)
     for requires in (everything, part.requires):
         suitable = [name for name in options if not missing(requires, _provided_by(name))]
@@ -100,6 +105,20 @@ def _by_world_and_name(option: str) -> tuple[bool, bool, str]:
     kind = inventory.written_values("data", option)["kind"]
     cls: Any = registry.settings_class("data", kind)
     return not cls.is_generated, option != kind, option
+
+
+def _by_file_and_name(option: str) -> tuple[bool, bool, bool, str]:
+    """Return the sort key of data for a user with files: first kinds that read any file, worlds last."""
+    kind = inventory.written_values("data", option)["kind"]
+    cls: Any = registry.settings_class("data", kind)
+    return cls.is_generated, option != kind, not maps_columns(kind), option
+
+
+def maps_columns(kind: str) -> bool:
+    """Return True if a kind of data reads files with any names of columns, unlike those of one data set's form."""
+    fields = {field.name for field in dataclasses.fields(registry.settings_class("data", kind))}
+    # an environment reads prompts from a file too, but needs code besides it
+    return "prompt" in fields and "environment" not in fields
 
 
 def _parts(config: Config) -> list[RunPart]:

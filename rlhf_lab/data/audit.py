@@ -2,12 +2,13 @@
 
 The results start with the rows that loading dropped, from the corpus' own load report. Not checked: near-duplicates
 that differ by more than case, spacing and punctuation (except for evaluation items, see `against`), and anything that
-needs a model.
+needs the weights of a model.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
@@ -22,7 +23,7 @@ from rlhf_lab.data.contamination import EvaluationItems
 
 __all__ = ["AuditReport", "AuditResult", "audit", "render"]
 
-Encode = Callable[[str], Sequence[int]]
+Encode = Callable[[str, str, int], tuple[Sequence[int], Sequence[int]]]
 # Control tokens of common chat templates (Llama, Gemma, Mistral, ChatML), as they appear in scraped text.
 SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 NOT_WORD = re.compile(r"\W+")  # punctuation and spaces do not distinguish responses
@@ -68,7 +69,7 @@ def audit(
     """Check both splits of a corpus. Checks of pairs are skipped for demonstrations and listed in `skipped`.
 
     Args:
-        encode: full text (prompt, space, response) → token ids, with the encoding used in training.
+        encode: (prompt, response, maximum tokens) → token ids of both as training sees them, such as `Encoder.row`.
         max_length: maximum number of tokens of a training sequence. With `encode`, longer ones count as truncated.
         eos_id: id that ends a sequence; used with `encode`.
         bos_id: id that starts a sequence; used with `encode`.
@@ -100,7 +101,7 @@ def audit(
         holding = (pair for pair in corpus.train if against.find_in(pair) is not None)
         _add_result(report, HOLDS_ITEM, "train", "pairs", why, corpus.train, holding)
     if encode is None:
-        report.skipped |= dict.fromkeys(TOKEN_CHECKS, "an encoder")
+        report.skipped |= dict.fromkeys(TOKEN_CHECKS, "a tokenizer: model=hf model.path=DIR")
     else:
         for split in SPLITS:
             _check_tokens(report, split, getattr(corpus, split), encode, max_length, eos_id, bos_id)
@@ -260,23 +261,24 @@ def _check_tokens(
     lengths = []
     for pair in pairs:
         for response in _responses_of(pair):
-            ids = encode(pair.prompt + transcript.after_colon(response))
-            lengths.append(len(ids))
-            if max_length is not None and len(ids) > max_length:
+            prompt_ids, response_ids = encode(pair.prompt, response, sys.maxsize)
+            length = len(prompt_ids) + (len(response_ids) if response else 0)
+            lengths.append(length)
+            if max_length is not None and length > max_length:
                 flagged[TRUNCATED].append(pair)
-                # such a row has no response token that could be trained on
-                if len(encode(pair.prompt)) >= max_length:
+                if len(prompt_ids) >= max_length:
                     flagged[NO_ROOM].append(pair)
-            # the end after truncation, because training sees the truncated sequence
-            if eos_id is not None and list(ids[:max_length][-1:]) != [eos_id]:
+                # the end after truncation, because training sees the truncated sequence
+                _, response_ids = encode(pair.prompt, response, max_length)
+            if response and eos_id is not None and list(response_ids[-1:]) != [eos_id]:
                 flagged[MISSING_EOS].append(pair)
-            if bos_id is not None and list(ids[:2]) == [bos_id, bos_id]:
+            if bos_id is not None and list(prompt_ids[:2]) == [bos_id, bos_id]:
                 flagged[DOUBLE_BOS].append(pair)
     for check, why, argument, value in (
-        (TRUNCATED, "the end of the response is cut off", "max_length", max_length),
-        (NO_ROOM, "nothing of the response is left, unless the prompt is cut instead", "max_length", max_length),
-        (MISSING_EOS, "the model does not learn to stop", "eos_id", eos_id),
-        (DOUBLE_BOS, "the model was not pretrained on such input", "bos_id", bos_id),
+        (TRUNCATED, "the end of the response or the start of the prompt is cut off", "max_length", max_length),
+        (NO_ROOM, "only the end of the prompt is kept, so that some of the response fits", "max_length", max_length),
+        (MISSING_EOS, "the model does not learn to stop", "an EOS token", eos_id),
+        (DOUBLE_BOS, "the model was not pretrained on such input", "a BOS token", bos_id),
     ):
         if value is None:
             report.skipped[check] = argument

@@ -21,7 +21,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.rows import text_column
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities
 from rlhf_lab.data.transcript import render_prompt
-from rlhf_lab.environments.maths.answers import ballot, final_answer, same_answer, states_answer
+from rlhf_lab.environments.maths.answers import ballot, final_answer, is_number, same_answer, states_answer
 from rlhf_lab.environments.maths.chains import without_annotations
 
 NO_ANSWER = 'no number after "####"'
@@ -91,7 +91,8 @@ class AnswerKey:
         return {"correct": np.array(correct, float)}
 
     def read_answers(self, responses: Sequence[str]) -> list[str | None]:
-        return [ballot(response, lenient=self._lenient) for response in responses]
+        in_words = not all(map(is_number, self._answers.values()))
+        return [ballot(response, lenient=self._lenient, in_words=in_words) for response in responses]
 
     def _is_right(self, prompt: str, response: str) -> bool:
         if prompt not in self._answers:

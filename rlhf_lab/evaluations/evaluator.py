@@ -23,7 +23,7 @@ from rlhf_lab.core.progress import labelled
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
-from rlhf_lab.evaluations.repeated_samples import repeated_samples
+from rlhf_lab.evaluations.repeated_samples import read_answers, repeated_samples
 from rlhf_lab.evaluations.verbosity import is_verbose
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.build import load_encoder, load_policy
@@ -208,10 +208,22 @@ class Evaluator(EpisodeLog):
         if summary:
             return summary
         rows = self.sample(name, model, samples_per_prompt)
-        self._reference_rows = self._reference_rows or rows  # the first policy evaluated is the reference
+        if not self._reference_rows:
+            self._reference_rows = rows  # the first policy evaluated is the reference
+            self._note_unread_answers(name, rows)
         with labelled(name):
             metrics = {**self._summarise(rows), **self._greedy(model, rows), **self._pair_metrics(model)}
         return self.add(name, rows, metrics)
+
+    def _note_unread_answers(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Note that no response states an answer in a form that is read: `correct` is then 0 whatever they say."""
+        answers = read_answers(self.run.data.oracle, rows) if hasattr(self.run.config.data, "verifier") else None
+        if answers and not any(answers):
+            self.run.note(
+                f"no response of {name} states a final answer that can be read, so `correct` is 0; without "
+                'data.verifier, the answer is read after "####", and data.verifier=math also reads \\boxed{…} and '
+                '"the answer is …"'
+            )
 
     def evaluate_reference(self) -> None:
         """Evaluate the reference. If it is a soup, it is not where training starts: evaluate the start policy too."""

@@ -99,6 +99,9 @@ def _local_config(source: str, revision: str | None) -> Any:
 def config_shape(config: Any) -> ModelShape:
     """Return the shape of a transformers config. Raises ConfigError for an architecture outside the two families."""
     kind = config.model_type
+    known = ("gpt2", *LLAMA_LIKE, *GEMMAS, *EXPERTS)
+    if kind not in known:  # its config may not have the names below
+        raise ConfigError(f"model_type={kind} has no memory plan; supported are {', '.join(known)}")
     hidden = config.hidden_size
     heads = config.num_attention_heads
     name = str(getattr(config, "name_or_path", "") or kind)
@@ -119,9 +122,6 @@ def config_shape(config: Any) -> ModelShape:
             tied=True,
             name=name,
         )
-    known = (*LLAMA_LIKE, *GEMMAS, *EXPERTS)
-    if kind not in known:
-        raise ConfigError(f"model_type={kind} has no memory plan; supported are gpt2, {', '.join(known)}")
     if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
         raise ConfigError(f"model_type={kind} with experts in only some blocks has no memory plan")
     bias = bool(getattr(config, "attention_bias", False))  # Qwen2 always has biases on queries, keys and values

@@ -175,7 +175,7 @@ def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:
 def _stop_ids(source: str | Path, revision: str | None) -> tuple[int, ...]:
     """Return the tokens that end a response in the model's generation_config; empty without such a file."""
     try:
-        stop_ids = GenerationConfig.from_pretrained(str(source), revision=revision).eos_token_id
+        stop_ids = GenerationConfig.from_pretrained(str(source), revision=revision or "main").eos_token_id
     except (OSError, ValueError):
         return ()
     if stop_ids is None:
@@ -387,7 +387,7 @@ def _without_images(model: nn.Module) -> nn.Module:
     """
     decoder = lora.text_decoder(model)
     if decoder is not None:
-        for parameter in {*model.base_model.parameters()} - {*decoder.parameters()}:  # type: ignore[union-attr, operator]
+        for parameter in {*model.base_model.parameters()} - {*decoder.parameters()}:  # type: ignore[union-attr]
             parameter.requires_grad_(False)
     return model
 

@@ -18,4 +18,5 @@ def golden_sets(run: StoredRun) -> str | None:
             fractions.append(f"{name} {compact(value)}")
     if not fractions:
         return f"{policy.name} was evaluated on no golden set; the suite's metrics are those of other runs."
-    return f"{policy.name} passes: {', '.join(fractions)}; `python -m rlhf_lab gate` compares them with the suite."
+    passed = ", ".join(fractions)
+    return f"{policy.name}, fraction passed: {passed}; `python -m rlhf_lab gate` compares them with the suite's limits."

@@ -96,6 +96,14 @@ def problems_of(out: str) -> list[str]:
             ["algorithm.betta is not a setting of what was chosen; did you mean beta?"],
         ),
         (["+recipe=dpo_iterative", "algorithm=dpoo"], ["algorithm=dpoo does not exist; did you mean dpo?"]),
+        (
+            ["+recipe=dpo", "model=models/mine", "data=owner/name"],
+            [
+                "model=models/mine does not exist; a directory or hub id is written model=hf model.path=models/mine",
+                "data=owner/name does not exist; a file or hub id is written data=KIND data.path=owner/name, where "
+                "KIND is pairs, sft, prompts, unpaired or verifiable",
+            ],
+        ),
         (["+recipe=dpo_iterativ"], ["recipe=dpo_iterativ does not exist; did you mean dpo_iterative?"]),
         (
             ["+recipe=dpo", "needs.policy=nonsense"],

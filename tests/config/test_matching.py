@@ -30,3 +30,9 @@ def test_a_command_is_refused_with_that_message():
     assert "unpaired" in inventory.options("data")
     with pytest.raises(ConfigError, match="needs preference pairs, which data=unpaired does not have"):
         checked("dpo", "data=unpaired", "data.path=x.jsonl")
+
+
+def test_a_user_with_files_is_shown_other_kinds_of_files():
+    config = checked("grpo", "data=prompts", "data.path=x.jsonl", "needs.policy=a/b", "needs.reward=a/b")
+    part = RunPart("algorithm=sft", (Capability.DEMONSTRATIONS,), group="algorithm")
+    assert "data=graded|pairs|sft|" in matching.describe_missing(part, config)

@@ -63,7 +63,7 @@ def test_the_answer_lists_the_golden_sets_of_the_last_policy():
     rate = Estimate(0.7, 0.68, 0.72, 400, 400)
     policy = EvaluatedPolicy("sft", {"golden/words": rate})
     sentence = golden_sets(SimpleNamespace(policies=[policy]))
-    assert sentence.startswith("sft passes: words 0.700 ±0.020; ")
+    assert sentence.startswith("sft, fraction passed: words 0.700 ±0.020; ")
     assert "was evaluated on no golden set" in golden_sets(SimpleNamespace(policies=[EvaluatedPolicy("sft", {})]))
     assert golden_sets(SimpleNamespace(policies=[])) is None
 

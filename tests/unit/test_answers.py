@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.environments.maths.answers import final_answer, same_answer
+from rlhf_lab.environments.maths.answers import final_answer, same_answer, states_answer
 
 OFFICIAL = re.compile(r"#### (\-?[0-9\.\,]+)")
 """`ANS_RE` of openai/grade-school-math, grade_school_math/dataset.py."""
@@ -128,6 +128,30 @@ def test_the_same_answer(first, second):
 def test_different_answers(first, second):
     assert not same_answer(first, second)
     assert not same_answer(second, first)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "right"),
+    [
+        ("It is #### Paris.", "Paris", True),
+        ("#### new york", "New York", True),
+        ("#### B", "B", True),
+        ("#### 7%", "7%", True),
+        ("#### Rome", "Paris", False),
+        ("#### Paris or Rome", "Paris", False),
+        ("Paris", "Paris", False),
+        ("#### .", "Paris", False),
+        ("#### seven", "7", False),
+        ("#### 7 apples", "7", True),
+    ],
+)
+def test_an_answer_that_is_no_number_is_compared_with_the_text_after_the_mark(response, answer, right):
+    assert states_answer(response, answer) == right
+
+
+def test_a_boxed_word_counts_if_lenient():
+    assert states_answer(r"So \boxed{Paris}.", "Paris", lenient=True)
+    assert not states_answer(r"So \boxed{Paris}.", "Paris")
 
 
 def test_no_text_takes_long():

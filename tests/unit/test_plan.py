@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned, save_tiny, toy_rows, write_pairs
 from support import gpt2_tokenizer as tokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.core import ranks
@@ -19,7 +20,7 @@ from rlhf_lab.memory.device import Device, device, processes
 from rlhf_lab.memory.devices import GIB
 from rlhf_lab.memory.fit import min_devices, smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
-from rlhf_lab.memory.shapes import policy_shape, source_shape
+from rlhf_lab.memory.shapes import config_shape, policy_shape, source_shape
 from rlhf_lab.memory.show import derivation, stage_table
 from rlhf_lab.memory.sizes import PUBLISHED
 from rlhf_lab.memory.state import frozen_state
@@ -159,6 +160,13 @@ def test_a_folder_is_read_without_its_weights(tmp_path: Path) -> None:
         *("llama", 32, 2, 4, 2),
         False,
     )
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "mamba"])
+def test_a_config_without_the_usual_names_has_no_plan(kind: str) -> None:
+    """Gemma 3 with images has them one level deeper, and Mamba has no heads."""
+    with pytest.raises(ConfigError, match=f"model_type={kind} has no memory plan"):
+        config_shape(CONFIG_MAPPING[kind]())
 
 
 def test_a_hub_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,11 @@ def test_lenient_reads_answers_without_the_mark():
     assert reward(lenient=True)(["p"] * 4, responses).total_N.tolist() == [1, 1, 0, 0]
 
 
+def test_answers_in_words():
+    batch = reward({"p": "Paris"}, format_bonus=0.5)(["p"] * 3, ["#### paris", "#### Rome", "Paris"])
+    assert batch.total_N.tolist() == [1.5, 0.5, 0]
+
+
 def test_an_unknown_prompt_is_unscored_and_counted():
     wrapped = CheckedReward("verifier", reward())
     total = wrapped(said(["p", "unknown"], ["#### 7", "#### 7"])).total_N

@@ -167,7 +167,7 @@ def _build_on_corpus(algorithm: Any, run: Run) -> Any:
 
 def _reward_padding_id(algorithm: Any) -> int:
     """Return a token id with which no row of a reward model ends."""
-    return unused_id(both_sides(algorithm.rows), algorithm.model.config.vocab_size)
+    return unused_id(both_sides(algorithm.rows), algorithm.model.config.get_text_config().vocab_size)
 
 
 def _reward_batch_maker(algorithm: Any) -> BatchMaker:

@@ -3,7 +3,8 @@
 GSM8K (arXiv:2110.14168) ends a solution with "#### N". As in its official scorer, the first "####" followed by a number
 counts, so that a response cannot try several answers. The comparison is more lenient than the official one, which does
 not accept "$7", "7." and "7.0" as 7: signs, `$`, commas and a final period are removed, and numbers are compared by
-value. Not supported: percent signs, units, words ("seven"), exponents, LaTeX beyond \\boxed and \\frac.
+value. Not supported for numbers: percent signs, units, words ("seven"), exponents, LaTeX beyond \\boxed and \\frac.
+If the expected answer is no number ("B", "Paris", "7%"), the whole text after "####" is compared with it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fractions import Fraction
 
 NUMBER = r"[-−+]?\$? ?[-−]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?"
 MARKED = re.compile(rf"####[ \t]*({NUMBER})")  # the answer of GSM8K: "#### 1,000"
+MARKED_TEXT = re.compile(r"####[ \t]*(\S[^\n]*)")  # any answer on the line: "#### New York"
 # its content may have one level of braces: \boxed{\frac{1}{2}}
 BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")  # \frac{1}{2}, \dfrac{1}{2}
@@ -45,8 +47,27 @@ def final_answer(text: str, *, lenient: bool = False) -> str | None:
 
 def states_answer(response: str, answer: str, *, lenient: bool = False) -> bool:
     """Return True if a solution states this answer; see `final_answer`. Rewards and metrics both use this function."""
-    stated = final_answer(response, lenient=lenient)
+    stated = stated_like(answer, response, lenient=lenient)
     return stated is not None and same_answer(stated, answer)
+
+
+def stated_like(answer: str, response: str, *, lenient: bool = False) -> str | None:
+    """Return the final answer of a response, read as a number or as text like the expected one; None without one."""
+    return final_answer(response, lenient=lenient) if is_number(answer) else answer_text(response, lenient=lenient)
+
+
+def is_number(answer: str) -> bool:
+    """Return True if an answer is compared by value."""
+    return _parse_number(normalised(answer)) is not None
+
+
+def answer_text(text: str, *, lenient: bool = False) -> str | None:
+    r"""Return the normalised text after the first "####", or with `lenient` of the last \boxed{…}; None without one."""
+    marked = MARKED_TEXT.search(text)
+    boxed = BOXED.findall(text) if lenient else []
+    if not marked and not boxed:
+        return None
+    return normalised(marked[1] if marked else boxed[-1]) or None
 
 
 def same_answer(first: str, second: str) -> bool:
@@ -61,9 +82,14 @@ def same_answer(first: str, second: str) -> bool:
     return first_number == second_number
 
 
-def ballot(response: str, *, lenient: bool = False) -> str | None:
-    """Return the answer of a response in canonical form: the same text for answers that `same_answer` equates."""
-    stated = final_answer(response, lenient=lenient)
+def ballot(response: str, *, lenient: bool = False, in_words: bool = False) -> str | None:
+    """Return the answer of a response in canonical form: the same text for answers that `same_answer` equates.
+
+    Args:
+        in_words: True to read answers that are no numbers too.
+    """
+    in_text = answer_text(response, lenient=lenient) if in_words else None
+    stated = in_text or final_answer(response, lenient=lenient)
     if stated is None:
         return None
     number = _parse_number(stated)

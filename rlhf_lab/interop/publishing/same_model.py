@@ -81,7 +81,7 @@ def _numbers(model: Any) -> Tensor:
 
     The row's tokens are spread evenly over the vocabulary, so that no data are needed.
     """
-    vocabulary = int(model.config.vocab_size)
+    vocabulary = int(model.config.get_text_config().vocab_size)
     row = torch.linspace(0, vocabulary - 1, ROW_TOKENS).long()[None]
     if hasattr(model, "score"):
         hidden = model.base_model(input_ids=row, use_cache=False).last_hidden_state

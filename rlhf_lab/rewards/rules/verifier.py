@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.environments.maths.answers import final_answer, same_answer
+from rlhf_lab.environments.maths.answers import same_answer, stated_like
 from rlhf_lab.rewards.rules.settings import VerifierTerm
 from rlhf_lab.training.run import Run
 
@@ -37,11 +37,12 @@ class AnswerKeyReward:
         """Return (reward of the answer, bonus for stating one)."""
         if prompt not in self.answers:
             return math.nan, math.nan
-        stated = final_answer(response, lenient=self.settings.lenient)
+        answer = self.answers[prompt]
+        stated = stated_like(answer, response, lenient=self.settings.lenient)
         if stated is None:
             return self.settings.wrong, 0.0
         # The bonus rewards the format, so a wrong answer in the right format also gets it.
-        right = same_answer(stated, self.answers[prompt])
+        right = same_answer(stated, answer)
         return self.settings.right if right else self.settings.wrong, self.settings.format_bonus
 
 

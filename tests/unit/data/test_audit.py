@@ -21,9 +21,11 @@ def corpus(*train, test=()):
     return Corpus("sample", train, test, "0")
 
 
-def encode(text):
-    """One token per word, with BOS and EOS."""
-    return [BOS, *range(10, 10 + len(text.split())), EOS]
+def encode(prompt, response, max_length):
+    """One token per word, with BOS and EOS; a row that is too long loses its end."""
+    prompt_ids = [BOS, *range(10, 10 + len(prompt.split()))]
+    response_ids = [*range(10, 10 + len(response.split())), EOS]
+    return prompt_ids, response_ids[: max(max_length - len(prompt_ids), 0)]
 
 
 CLEAN = corpus(
@@ -36,8 +38,8 @@ def test_lengths_of_single_responses_count_no_empty_side():
     single = [pair("A?", "one two", ""), pair("B?", "", "one two three")]
     report = audit(Corpus("sample", single, [], "0", preferences=False), encode=encode)
     assert report.statistics["train/median characters"] == (7 + 13) / 2
-    prompt = len(encode(single[0].prompt))  # of the same length in both
-    assert report.statistics["train/median tokens"] == prompt + (2 + 3) / 2
+    prompt = 1 + len(single[0].prompt.split())  # BOS and words, as many in both
+    assert report.statistics["train/median tokens"] == prompt + (2 + 3) / 2 + 1
 
 
 def test_a_clean_corpus_has_no_findings():
@@ -102,11 +104,23 @@ def test_tokens_are_counted_per_reply():
     assert report.statistics["train/longest tokens"] == 48
     conclusion = next(conclusion for conclusion in report.findings if conclusion.check == module.TRUNCATED)
     assert (conclusion.of, conclusion.unit) == (4, "replies")
-    assert audit(corpus(pair()), encode=encode, max_length=8).count(module.NO_ROOM, "train") == 2
+    assert audit(corpus(pair()), encode=encode, max_length=7).count(module.NO_ROOM, "train") == 2
+
+
+def test_prompts_without_responses_miss_no_end():
+    prompts = Corpus("prompts", [pair("What is it?", "", "")], [], "0", preferences=False)
+    report = audit(prompts, encode=encode, max_length=100, eos_id=EOS, bos_id=BOS)
+    assert report.count(module.MISSING_EOS, "train") == 0
+    assert report.statistics["train/longest tokens"] == 6  # BOS, "Human:", three words, "Assistant:"
 
 
 def test_missing_eos_and_double_bos():
-    report = audit(CLEAN, encode=lambda text: [BOS, *encode(text)[:-1]], eos_id=EOS, bos_id=BOS)
+
+    def wrong(prompt, response, max_length):
+        prompt_ids, response_ids = encode(prompt, response, max_length)
+        return [BOS, *prompt_ids], response_ids[:-1]
+
+    report = audit(CLEAN, encode=wrong, eos_id=EOS, bos_id=BOS)
     assert report.count(module.MISSING_EOS, "train") == 10
     assert report.count(module.DOUBLE_BOS, "test") == 6
 
@@ -114,8 +128,8 @@ def test_missing_eos_and_double_bos():
 def test_checks_that_cannot_run_are_named():
     assert set(audit(CLEAN).skipped) == {module.TRUNCATED, module.NO_ROOM, module.MISSING_EOS, module.DOUBLE_BOS}
     assert audit(CLEAN, encode=encode, max_length=9).skipped == {
-        module.MISSING_EOS: "eos_id",
-        module.DOUBLE_BOS: "bos_id",
+        module.MISSING_EOS: "an EOS token",
+        module.DOUBLE_BOS: "a BOS token",
     }
     with pytest.raises(KeyError, match="did not run"):
         audit(CLEAN).count(module.TRUNCATED, "train")

@@ -103,7 +103,7 @@ def test_the_answer_key_grades_replies(load):
 
 def test_the_audit_does_not_check_demonstrations_as_pairs(load):
     twice = [*ROWS, ROWS[0]]
-    report = audit(load(twice), encode=str.split, max_length=12)
+    report = audit(load(twice), encode=lambda prompt, response, _: (prompt.split(), response.split()), max_length=12)
     assert set(NEED_TWO_REPLIES) <= set(report.skipped)
     for check in NEED_TWO_REPLIES:
         with pytest.raises(KeyError):

@@ -375,7 +375,7 @@ def test_a_wrong_mix(sources, problem):
             ["data=unpaired"],
             "needs preference pairs, which data=unpaired does not have; use algorithm=kto",
         ),
-        ("dpo", ["data=prompts"], "needs preference pairs, which data=prompts does not have; use data=.*mini_hh"),
+        ("dpo", ["data=prompts"], "needs preference pairs, which data=prompts does not have; use data=.*pairs"),
         (
             "sft",
             ["data=prompts"],

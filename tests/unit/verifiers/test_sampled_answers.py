@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support import checked
@@ -11,8 +13,10 @@ from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.arithmetic import build as build_arithmetic
+from rlhf_lab.data.file_settings import Verifiable
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.data.world_settings import ArithmeticData
+from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
@@ -78,6 +82,19 @@ def test_nothing_to_measure():
     assert set(repeated_samples(rows(*PROMPTS), [1], None)) == {"pass@1"}  # nobody reads answers
 
 
+@pytest.mark.parametrize(("responses", "noted"), [(("it is 7", "eight"), 1), (("it is 7", "#### 8"), 0)])
+def test_a_run_notes_that_no_response_states_an_answer(responses, noted):
+    notes = []
+    data = SimpleNamespace(oracle=AnswerKey({"p": "7"}))
+    evaluator = Evaluator.__new__(Evaluator)
+    evaluator.run = SimpleNamespace(data=data, config=SimpleNamespace(data=Verifiable(path="x")), note=notes.append)
+    evaluator._note_unread_answers("SFT", [{"response": response} for response in responses])
+    assert len(notes) == noted
+    evaluator.run.config.data = ArithmeticData()  # a world has no data.verifier that could be chosen
+    evaluator._note_unread_answers("SFT", [{"response": "it is 7"}])
+    assert len(notes) == noted
+
+
 def test_what_counts_as_one_answer():
     assert AnswerKey({}).read_answers(["#### 0.50", "#### 1/2", "it is 3", "#### 1,000"]) == [
         "1/2",
@@ -86,6 +103,8 @@ def test_what_counts_as_one_answer():
         "1000",
     ]
     assert AnswerKey({}, lenient=True).read_answers(["it is 3"]) == ["3"]
+    words = AnswerKey({"p": "Paris", "q": "7"})
+    assert words.read_answers(["#### Paris.", "#### paris", "#### 7.0", "Paris"]) == ["paris", "paris", "7", None]
     world = build_arithmetic(ArithmeticData(train_problems=4, test_problems=4)).oracle
     assert world.read_answers(["#### 07", "7"]) == ["7", None]
     assert world.leniently().read_answers(["it is 7"]) == ["7"]
