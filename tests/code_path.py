@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlhf_lab"
@@ -90,7 +92,9 @@ def follow(what: str) -> Recorder:
 
         module.build = watched
         try:
-            execute(stage)
+            # a bar that is drawn in a recorded step would add lines on a slow machine only
+            with patch("rlhf_lab.core.progress.REFRESH_SECONDS", math.inf):
+                execute(stage)
         finally:
             module.build = build
             sys.settrace(None)

@@ -65,7 +65,7 @@ class Scripted:
     def __init__(self, encoder: Encoder, script: dict[str, list[str]]):
         self.encoder, self.script, self.asked = encoder, script, []
 
-    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns):
+    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns, opened=None):
         assert temperature == 1.0 and next_turn is None and max_turns == 1
         prompt = len(self.encoder.prompt(PROMPT))
         heads = [self.encoder.tokenizer.decode(ids[prompt:]).strip() for ids in prompts]

@@ -55,7 +55,7 @@ class Scripted:
     def __init__(self, encoder, script: dict[str, list[str]]):
         self.encoder, self.script = encoder, script
 
-    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns):
+    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns, opened=None):
         assert temperature == 1.0
         start = len(self.encoder.prompt(PROMPT))
         rows = []

@@ -49,7 +49,7 @@ class Scripted:
         self.asked: list[tuple[str, int]] = []
         self.sampled = 0
 
-    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns):
+    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns, opened=None):
         start = len(self.encoder.prompt(PROMPT))
         rows = []
         for ids in prompts:
