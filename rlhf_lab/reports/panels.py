@@ -137,7 +137,7 @@ def _curves(panel: Curve | Nodes, runs: Sequence[PanelRun]) -> Chart | None:
     for group, members in groups.items():
         metrics = _metrics_of(panel, members)
         for metric in metrics:
-            points = _mean_curve([_values(run.rows, x, metric) for run in members])
+            points = _mean_curve([_values(run.rows, x, metric) for run in members], x)
             name = group if len(metrics) == 1 and isinstance(panel, Curve) else f"{group}: {metric}"
             if points:
                 series.append(Series(name, points, len(series)))
@@ -164,13 +164,13 @@ def _values(rows: pd.DataFrame, x: str, metric: str) -> tuple[FloatArray, FloatA
     return x_N[finite_N], y_N[finite_N]
 
 
-def _mean_curve(logged: Sequence[tuple[FloatArray, FloatArray]]) -> list[Point]:
-    """Return the mean of the runs' curves with its standard error as a band; a single run is shown itself."""
+def _mean_curve(logged: Sequence[tuple[FloatArray, FloatArray]], x: str = "step") -> list[Point]:
+    """Return the mean of the runs' curves over `x` with its standard error as a band; a single run is shown itself."""
     logged = [(x_N, y_N) for x_N, y_N in logged if len(x_N)]
     if not logged:
         return []
     if len(logged) == 1:
-        return bin_points(*logged[0])
+        return bin_points(*logged[0], x)
     all_x = np.concatenate([x_N for x_N, _ in logged])
     # All runs share the bins, so that each of them counts once in the mean of a bin.
     edges = np.linspace(all_x.min(), all_x.max(), min(BINS, len(np.unique(all_x))) + 1)

@@ -61,7 +61,10 @@ def test_the_curve_of_a_level_is_the_mean_with_its_standard_error():
     assert (second.y, second.low, second.high) == pytest.approx((4, 2, 6))
     # A run without values does not count, and a single run has no standard error.
     (only, _) = panels._mean_curve([logged[0], (np.zeros(0), np.zeros(0))])
-    assert only.y == 1 and math.isnan(only.low)
+    assert only.y == 1 and math.isnan(only.low) and only.tooltip["step"] == "1"
+    # Over KL, the tooltip has the KL.
+    (point,) = panels._mean_curve([(np.array([0.25]), np.array([2.0]))], "kl")
+    assert point.tooltip == {"kl": "0.250", "value": "2.00"}
 
 
 def test_panels_without_numbers_are_left_out_and_nodes_are_found_by_their_pattern():

@@ -103,8 +103,18 @@ def _curve_points(rows: pd.DataFrame, name: str) -> list[Point]:
     return bin_points(steps_N, values_N)
 
 
-def bin_points(steps_N: np.ndarray, values_N: np.ndarray) -> list[Point]:
-    """Return up to BINS points: the mean of each bin of steps, with its minimum and maximum as a band."""
+def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> list[Point]:
+    """Return up to BINS points: the mean of each bin of steps, with its minimum and maximum as a band.
+
+    Args:
+        steps_N: step of each value, or another quantity.
+        values_N: the values.
+        x: name of that quantity.
+    """
+
+    def position(value: float) -> str:
+        return f"{value:.0f}" if x == "step" else compact(value)
+
     finite_N = np.isfinite(values_N) & np.isfinite(steps_N)
     steps_N, values_N = steps_N[finite_N], values_N[finite_N]
     points = []
@@ -114,19 +124,18 @@ def bin_points(steps_N: np.ndarray, values_N: np.ndarray) -> list[Point]:
             continue
         bin_values = values_N[indices]
         low, high = math.nan, math.nan
-        steps = f"{steps_N[indices].min():.0f}"
-        tooltip = {"step": steps, "value": compact(float(bin_values.mean()))}
+        first, last = position(steps_N[indices].min()), position(steps_N[indices].max())
+        tooltip = {x: first, "value": compact(float(bin_values.mean()))}
         # A bin of several values also shows their range.
         if len(values_N) > BINS:
             low, high = float(bin_values.min()), float(bin_values.max())
             tooltip = {
-                "steps": f"{steps} to {steps_N[indices].max():.0f}",
+                "steps" if x == "step" else x: f"{first} to {last}",
                 "mean": compact(float(bin_values.mean())),
                 "minimum to maximum": f"{compact(low)} to {compact(high)}",
                 "n": str(len(bin_values)),
             }
-        x, y = float(steps_N[indices].mean()), float(bin_values.mean())
-        points.append(Point(x, y, low, high, tooltip=tooltip))
+        points.append(Point(float(steps_N[indices].mean()), float(bin_values.mean()), low, high, tooltip=tooltip))
     return points
 
 
