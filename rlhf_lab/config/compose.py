@@ -223,8 +223,9 @@ def _suggest_key(path: str, values: Mapping[str, Any]) -> str:
                 kinds.append(kind)
     if group == "data":
         kinds.sort(key=lambda kind: not matching.maps_columns(kind))  # kinds that read any file are the likeliest
-    # the exact name in another option is likelier than a similar name, but not than another project's name for a key
-    if (not kinds or leaf in other_names.OTHER_NAMES) and (hint := other_names.hint(path, values)):
+    # Data and models are often given by path alone, and then the option is missing rather than the key misspelt.
+    is_option_missing = group in ("data", "model") and kinds and leaf not in other_names.OTHER_NAMES
+    if not is_option_missing and (hint := other_names.hint(path, values)):
         return hint
     if kinds:
         named = ", ".join(kinds[: other_names.MAX_SUGGESTIONS])

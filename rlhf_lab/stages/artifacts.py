@@ -217,6 +217,7 @@ def plan(checked: root.Config, recipe: str) -> Stage:
     unknown = [name for name in checked.stages if name not in (*recipes, GOLD)]
     if unknown:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
+    checked = checked.replace(needs=_with_models_of_runs(checked))
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
         # A recipe may set needs that the chosen reward or agents do not read; these are not built.
@@ -224,6 +225,16 @@ def plan(checked: root.Config, recipe: str) -> Stage:
             continue
         needs[role] = _plan_need(checked, role, source)
     return Stage(recipe, checked, needs)
+
+
+def _with_models_of_runs(config: root.Config) -> dict[str, str | None]:
+    """Return `needs` with RUN/model in place of RUN where a model is read, so that both mean the same everywhere."""
+    needs = dict(config.needs)
+    for role, source in config.needs.items():
+        is_run = source and source not in inventory.recipes() and (Path(source) / "manifest.json").is_file()
+        if is_run and not config.reads_run_dir(role) and (Path(source) / "model" / "config.json").is_file():
+            needs[role] = str(Path(source) / "model")
+    return needs
 
 
 def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:

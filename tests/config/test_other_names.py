@@ -45,6 +45,7 @@ def _keys(values: dict, prefix: str = "") -> list[str]:
         ("dpo", "rollout.beta", "did you mean algorithm.beta?"),
         ("dpo", "algorithm.epoch", "did you mean epochs?"),
         ("sft", "algorithm.value_lam", "value_lam is a setting of another algorithm (ppo)"),
+        ("attack", "algorithm.prompts", "did you mean evaluation.prompts?"),
         ("sft", "data.path", "path is a setting of another data (graded, pairs, prompts)"),
         ("sft", "model.path", "path is a setting of another model (hf, parler)"),
         ("sft", "algorithm.xyz", "`explain algorithm` lists its settings"),

@@ -92,6 +92,18 @@ def test_a_function_that_is_not_there(monkeypatch, value, name, message):
     assert message in found
 
 
+def test_the_folder_of_a_run_stands_for_its_model(tmp_path):
+    (tmp_path / "run").mkdir()
+    model_dir(tmp_path / "run/model")
+    arguments = ["dpo", "data=pairs", "data.path=x.jsonl", "needs.reward=null"]
+    assert planned(*arguments, f"needs.policy={tmp_path / 'run'}").needs["policy"].model == str(tmp_path / "run")
+    (tmp_path / "run/manifest.json").write_text("{}")
+    stage = planned(*arguments, f"needs.policy={tmp_path / 'run'}")
+    assert stage.needs["policy"].model == stage.config.needs["policy"] == str(tmp_path / "run/model")
+    same = planned(*arguments, f"needs.policy={tmp_path / 'run/model'}")
+    assert stage.needs["policy"].key == same.needs["policy"].key
+
+
 def test_folders_that_are_no_models(tmp_path):
     empty = tmp_path / "empty"
     (empty / "best").mkdir(parents=True)
