@@ -10,7 +10,6 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.files import fingerprint, read_object
 from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.stages.artifacts import CODE
 from rlhf_lab.training.settings import SOUP
 
 OBSERVERS = ("monitor", "audit")
@@ -53,7 +52,7 @@ def runs_user_reward(run: StoredRun) -> bool:
 
 def user_code(run: StoredRun) -> dict[str, str] | None:
     """Return definition → digest of users' files and plug-ins that a run used; None if it does not record its code."""
-    digests = read_object(run.path / CODE).get("definitions")
+    digests = read_object(run.path / "code.json").get("definitions")
     if digests is None:
         return None
     return {label: digest for label, digest in digests.items() if not label.startswith("rlhf_lab/")}

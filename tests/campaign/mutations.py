@@ -771,8 +771,8 @@ TURNS = (
     Mutant(
         "episode_one_token_too_long",
         "SeveralTurns._end_turn_if_over",
-        "added < self.most_tokens",
-        "added <= self.most_tokens",
+        "len(self.finished[row].token_ids) < max_tokens_left",
+        "len(self.finished[row].token_ids) <= max_tokens_left",
         "episodes are longer than the limit that memory and Dr. GRPO count on",
     ),
     Mutant(
@@ -851,7 +851,7 @@ SAMPLED_ELSEWHERE = (
     Mutant(
         "vllm_ignores_the_tokens_used",
         "VllmSampler._turns.ask",
-        "most_tokens - len(row.tokens.token_ids)",
+        "max_tokens_left - row.opened - len(row.tokens.token_ids)",
         "max_tokens_left",
         "episodes sampled by vLLM are longer than those of the lab",
     ),
