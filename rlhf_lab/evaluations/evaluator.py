@@ -215,7 +215,7 @@ class Evaluator(EpisodeLog):
             metrics = {**self._summarise(rows), **self._greedy(model, rows), **self._pair_metrics(model)}
         return self.add(name, rows, metrics)
 
-    def _note_unread_answers(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    def _note_unread_answers(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Note that no response states an answer in a form that is read: `correct` is then 0 whatever they say."""
         answers = read_answers(self.run.data.oracle, rows) if hasattr(self.run.config.data, "verifier") else None
         if answers and not any(answers):

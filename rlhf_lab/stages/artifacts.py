@@ -231,9 +231,11 @@ def _with_models_of_runs(config: root.Config) -> dict[str, str | None]:
     """Return `needs` with RUN/model in place of RUN where a model is read, so that both mean the same everywhere."""
     needs = dict(config.needs)
     for role, source in config.needs.items():
-        is_run = source and source not in inventory.recipes() and (Path(source) / "manifest.json").is_file()
-        if is_run and not config.reads_run_dir(role) and (Path(source) / "model" / "config.json").is_file():
-            needs[role] = str(Path(source) / "model")
+        if not source or source in inventory.recipes() or config.reads_run_dir(role):
+            continue
+        model = Path(source) / "model"
+        if (Path(source) / "manifest.json").is_file() and (model / "config.json").is_file():
+            needs[role] = str(model)
     return needs
 
 
