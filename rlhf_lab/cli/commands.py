@@ -52,7 +52,8 @@ def audit_command(arguments: Sequence[str]) -> None:
 
         encoder = load_encoder(config.model.path, config.model)
         tokens = {"encode": encoder.row, "eos_id": encoder.eos_id, "bos_id": encoder.tokenizer.bos_token_id}
-        tokens["max_length"] = config.algorithm.max_length
+        # an algorithm that trains on no rows has no maximum length; the report then says what it could not check
+        tokens["max_length"] = getattr(config.algorithm, "max_length", None)
     console.print(render(audit(corpus, **tokens, against=against)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -91,8 +92,12 @@ class AnswerKey:
         return {"correct": np.array(correct, float)}
 
     def read_answers(self, responses: Sequence[str]) -> list[str | None]:
-        in_words = not all(map(is_number, self._answers.values()))
-        return [ballot(response, lenient=self._lenient, in_words=in_words) for response in responses]
+        return [ballot(response, lenient=self._lenient, in_words=self._in_words) for response in responses]
+
+    @cached_property
+    def _in_words(self) -> bool:
+        """True if an answer is no number. Computed once, because responses are read prompt by prompt."""
+        return not all(map(is_number, self._answers.values()))
 
     def _is_right(self, prompt: str, response: str) -> bool:
         if prompt not in self._answers:

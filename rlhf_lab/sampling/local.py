@@ -29,7 +29,7 @@ from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.decoding import Decoding
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns
+from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns, new_token_limit
 from rlhf_lab.training.run import seed_for
 
 STOP_MARGIN = 8  # extra tokens decoded before a possible stop text, so that decoding starts at a complete character
@@ -86,6 +86,12 @@ def own_prompts(prompts: Sequence[list[int]]) -> list[int]:
     """
     by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     return ranks.shard(by_length)
+
+
+def longest_row(prompts: Sequence[list[int]], opened: Sequence[int], max_tokens_left: int) -> int:
+    """Return the maximum number of tokens of a row with its prompt; see `new_token_limit`."""
+    pairs = zip(prompts, opened, strict=True)
+    return max(len(prompt) + new_token_limit(max_tokens_left, tokens) for prompt, tokens in pairs)
 
 
 class LocalSampler:
@@ -177,8 +183,7 @@ class LocalSampler:
     ) -> dict[int, RowTokens]:
         """Return the rows of the prompts in `order`, by row index."""
         max_tokens_left = self.settings.max_tokens_left(max_turns)
-        lengths = [len(prompt) + max(1, max_tokens_left - o) for prompt, o in zip(prompts, opened, strict=True)]
-        positions = max(lengths)
+        positions = longest_row(prompts, opened, max_tokens_left)
         decoder = self._build_decoder(model, positions)
         device = next(model.parameters()).device
         # Inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs.
@@ -240,7 +245,7 @@ class LocalSampler:
         opened_rows = [opened[i] for i in prompt_numbers for _ in range(group)]
         # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
         if next_turn is None and not self.settings.stop:
-            limits = [max(1, max_tokens_left - o) for o in opened_rows]
+            limits = [new_token_limit(max_tokens_left, o) for o in opened_rows]
             return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device, limits)
         return SeveralTurns(
             numbers,

@@ -97,6 +97,16 @@ class Turns(Protocol):
         ...
 
 
+def new_token_limit(max_tokens_left: int, opened: int) -> int:
+    """Return the maximum number of tokens that a row adds to its prompt; at least 1.
+
+    Args:
+        max_tokens_left: maximum number of tokens of a row after its prompt, including its opening.
+        opened: number of tokens of the opening, which the prompt ends with.
+    """
+    return max(1, max_tokens_left - opened)
+
+
 class OneTurn:
     """Collector for rows that are a single response each.
 

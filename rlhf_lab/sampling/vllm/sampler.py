@@ -19,7 +19,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.sharded import at_hand, unsharded
 from rlhf_lab.models.truncation import Truncation
-from rlhf_lab.sampling.local import Samples, allowed_ids, completes_stop, own_prompts, require_finite
+from rlhf_lab.sampling.local import Samples, allowed_ids, completes_stop, longest_row, own_prompts, require_finite
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import NextTurn, RowTokens, end_turn
 from rlhf_lab.sampling.vllm.client import SampledTurn, SamplingParams, ServerFailed
@@ -149,8 +149,7 @@ class VllmSampler:
         max_tokens_left = self.settings.max_tokens_left(max_turns)
         opened = opened or [0] * len(prompts)
         with at_hand([model]), unsharded(model) as full_model:
-            lengths = [len(prompt) + max(1, max_tokens_left - o) for prompt, o in zip(prompts, opened, strict=True)]
-            max_length = max(lengths)
+            max_length = longest_row(prompts, opened, max_tokens_left)
             loaded = self.servers.update(full_model, max_length)
         rows = []
         for position, i in enumerate(own_prompts(prompts)):

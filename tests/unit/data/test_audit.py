@@ -1,10 +1,13 @@
 """Every check of the audit finds what is planted, and nothing in a clean corpus."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from support import toy_rows, write_pairs
 
+from rlhf_lab.cli.commands import audit_command
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data import audit as module
 from rlhf_lab.data import split_rows as replies
@@ -171,3 +174,16 @@ def test_what_the_loader_dropped_is_not_said_to_be_none_found():
     assert "Not in the corpus, because loading dropped such rows: empty chosen." in text
     (none_found,) = (line for line in text.splitlines() if line.startswith("Checked, none found"))
     assert "empty chosen" not in none_found and "empty rejected" in none_found
+
+
+@pytest.mark.parametrize(("algorithm", "checked"), [("sft", True), ("compare", False)])
+def test_the_command_reads_the_tokenizer_of_a_model(algorithm, checked, tmp_path, monkeypatch, capsys):
+    """An algorithm that trains on no rows has no maximum length; the report says that these checks need one."""
+    path = write_pairs(tmp_path / "pairs.jsonl", toy_rows(20))
+    encoder = SimpleNamespace(row=encode, eos_id=EOS, tokenizer=SimpleNamespace(bos_token_id=BOS))
+    monkeypatch.setattr("rlhf_lab.models.build.load_encoder", lambda source, settings: encoder)
+    words = [f"algorithm={algorithm}", "data=pairs", f"data.path={path}", "model=hf", f"model.path={tmp_path}"]
+    audit_command([*words, "algorithm.max_length=8"] if checked else words)
+    output = " ".join(capsys.readouterr().out.split())
+    assert ("needs max_length" in output) is not checked
+    assert "a tokenizer: model=hf" not in output

@@ -113,6 +113,7 @@ def _with_helpers(codes: Sequence[str], main: int) -> list[str]:
         kept |= helpers
 
 
+@lru_cache(maxsize=1024)
 def needed_name(code: str) -> str:
     """Return the name that code reads and does not define; empty if there is not exactly one."""
     needed = _missing(*_names(code))
