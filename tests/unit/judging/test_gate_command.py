@@ -40,7 +40,10 @@ def test_the_command_that_the_gate_prints_is_accepted(tmp_path):
     preflight.check([*stage.upstream(), stage])
     # the safety evaluation, whose numbers the gate reads too, is of the same model
     assert stage.needs["policy"].model == stage.needs["safety"].needs["dpo"].model == str(model)
-    # the directory of the run itself is refused, and the message names the model's
+    # the directory of the run itself stands for its model; without a manifest it is no run, and is refused
     of_run = planned("eval_suite", f"needs.policy={only}", f"outputs={tmp_path}")
+    assert of_run.needs["policy"].model == str(model)
+    (Path(only) / "manifest.json").unlink()
+    of_directory = planned("eval_suite", f"needs.policy={only}", f"outputs={tmp_path}")
     with pytest.raises(ConfigError, match=rf"did you mean {re.escape(str(model))}\?"):
-        preflight.check([of_run])
+        preflight.check([of_directory])
