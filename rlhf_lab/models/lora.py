@@ -447,9 +447,12 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
 
 
 def text_decoder(model: nn.Module) -> nn.Module | None:
-    """Return the part of a model that reads text; None if the model has no other parts, such as an image encoder."""
-    config = _untyped(model).config
-    if config.get_text_config() is config:
+    """Return the part of a model that reads text; None if the model has no other parts, such as an image encoder.
+
+    Models of speech such as Parler-TTS also give None. They have no `text_config`, and `get_text_config` fails for
+    them, because both their text encoder and their decoder would fit.
+    """
+    if getattr(_untyped(model).config, "text_config", None) is None:
         return None
     decoder: nn.Module = _untyped(model).get_decoder()
     return decoder

@@ -13,7 +13,7 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
 from test_sampler import CONFIGS, flat, prompts, random_model, sample
 from torch import nn
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, MusicgenForConditionalGeneration
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from rlhf_lab.algorithms.preference.dpo import OnePassDPO, preference_step
@@ -178,6 +178,22 @@ def test_only_the_text_layers_of_a_model_with_an_image_encoder_are_trained(tmp_p
     assert len(names) == 7 and all(name.startswith("model.language_model.layers.0.") for name in names)
     lora.save_adapter(model, tmp_path / "adapter")
     assert torch.allclose(tokens(load_policy(tmp_path / "adapter", Scratch())), tokens(model), atol=1e-4)
+
+
+def test_a_speech_model_with_two_text_configs_gets_an_adapter() -> None:
+    """`get_text_config` fails for such a model, of which Parler-TTS is one; its adapter changes the decoder only."""
+    codec = {"model_type": "encodec", "num_filters": 2, "hidden_size": 4, "num_lstm_layers": 1, "codebook_size": 8}
+    text = {"model_type": "t5", "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 16}
+    decoder = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16, "vocab_size": 8}
+    config = CONFIG_MAPPING["musicgen"](text_encoder=text, audio_encoder=codec, decoder=decoder)
+    with pytest.raises(ValueError, match="Multiple valid text configs"):
+        config.get_text_config()
+    model = lora.add_adapter(MusicgenForConditionalGeneration(config), LoRA(2, targets=["q_proj"]), seed=0)
+    names = [name for name, layer in model.named_modules() if hasattr(layer, "lora_A")]
+    assert names == [
+        "decoder.model.decoder.layers.0.self_attn.q_proj",
+        "decoder.model.decoder.layers.0.encoder_attn.q_proj",
+    ]
 
 
 def test_a_checkpoint_of_other_tensors_is_refused() -> None:
