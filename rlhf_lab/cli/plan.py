@@ -83,8 +83,11 @@ def _check_single_job(words: Sequence[str]) -> compose.Command:
 
 
 def show_stage(plan: StagePlan, machine: Device) -> None:
-    """Print a stage's memory: the table, the phases, and the derivation of the numbers."""
-    console.print(stage_table(plan))
+    """Print a stage's memory: the table, the phases, and the derivation of the numbers; one line if it has no model."""
+    if plan.lines or plan.sampler:
+        console.print(stage_table(plan))
+    else:
+        console.print(f"[bold]{escape(plan.recipe)}[/bold]")
     for line in stage_lines(plan, machine):
         console.print(f"  {escape(line)}", soft_wrap=True)
     console.print()

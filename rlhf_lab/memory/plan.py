@@ -254,7 +254,7 @@ def _sampler(
     policy_number: int,
     full_block: int,
 ) -> SamplerMemory | None:
-    """Return the memory of the built-in sampler; None for a stage that does not sample, or samples with servers.
+    """Return the memory of the built-in sampler; None for a stage that samples nothing or in other processes.
 
     Args:
         policy_number: bytes per number of the policy as the sampler reads it, if it is stored in float32.
@@ -262,7 +262,9 @@ def _sampler(
     """
     batch = copies.sampled(stage)
     rollout = stage.config.rollout
-    if batch is None or (isinstance(rollout, Vllm) and stage.config.engine == "native"):
+    if batch is None or stage.config.algorithm.resources.in_worker:
+        return None
+    if isinstance(rollout, Vllm) and stage.config.engine == "native":
         return None
     # a shape with outputs has a scalar head, so it samples nothing
     language_models = (model.shape for model in models if not model.shape.outputs)

@@ -69,6 +69,10 @@ def _cells(line: PlanLine) -> list[str]:
 
 def stage_lines(plan: StagePlan, device: Device) -> list[str]:
     """Return lines about the phases, the peak compared with the device, and the derivation."""
+    if plan.stage.config.algorithm.resources.in_worker:
+        return ["not planned: the policy is trained and sampled in a worker process, whose memory is not known here"]
+    if not plan.lines and not plan.sampler:
+        return ["no language model is loaded"]
     memory_limit = device.share(plan.processes)
     peaks = [f"{name} {size(largest)}" for name, largest in plan.phases.items()]
     phases = ", ".join(peaks)

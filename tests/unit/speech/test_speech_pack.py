@@ -13,6 +13,10 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.packs import load, packs
 from rlhf_lab.interop.publishing.card import _loading
+from rlhf_lab.memory.device import Device
+from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.plan import plan_stage
+from rlhf_lab.memory.show import stage_lines
 from rlhf_lab.models.families import families, family_of, names
 from rlhf_lab.packs.speech import PACK
 from rlhf_lab.packs.speech.parler.environment import PARLER
@@ -42,6 +46,16 @@ def test_criteria_of_clips_are_the_acoustic_features():
     assert {name: weight for name, weight in SPEECH.items() if weight} == HAND_WEIGHTS
     found = criteria_of(SimpleNamespace(name="speech", renderer=object()))
     assert found.domain == "speech" and found.names == FEATURES
+
+
+def test_a_model_in_a_worker_process_is_not_planned():
+    """The plan used to count the sampler of a model of the lab, and said that the stage fits."""
+    plan = plan_stage(planned("tts_codec_dpo"))
+    device = Device("a GPU", 16 * GIB, count=1, cuda=True)
+    assert plan.sampler is None
+    [line] = stage_lines(plan, device)
+    assert "worker process" in line and "fits" not in line
+    assert stage_lines(plan_stage(planned("tts_reward")), device) == ["no language model is loaded"]
 
 
 def test_the_codec_is_a_family_of_models():
