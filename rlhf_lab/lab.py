@@ -55,7 +55,8 @@ ANSWERS = {
     "step_judge": "rlhf_lab.results.answer_rewards:step_judge",
     "steps": "rlhf_lab.results.answer_rewards:steps",
 }
-"""Value of `answer` in settings → function from a run to the sentence, or to None if the run lacks the numbers."""
+"""Value of `answer` in an algorithm's settings → function that answers a run's question in a sentence, or returns None
+if the run lacks the numbers."""
 
 CORE = Pack(
     name="core",

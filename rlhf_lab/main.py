@@ -5,7 +5,7 @@
     python -m rlhf_lab +recipe=dpo_iterative       run one; add overrides such as model=small algorithm.beta=0.1
     python -m rlhf_lab +recipe=study/buffers       run a study: a sweep that ends in one table and one plot
     python -m rlhf_lab ablations [size=quick]      run the four ablations of the design; one page
-    python -m rlhf_lab transfer [size=quick]       measure one reward design in several domains; one table
+    python -m rlhf_lab transfer [size=quick]       compare reward designs in several domains; one table
     python -m rlhf_lab report DIR                  write the report of a run or study, finished or not
     python -m rlhf_lab monitor DIR                 check a run's samples for reward hacking; add settings such as z=3
     python -m rlhf_lab plan +recipe=dpo model=gpt2 show the memory that each stage needs; plan table for 117M to 70B
@@ -90,8 +90,8 @@ ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 NO_FILES = Path(__file__).resolve().parent / "config"
-"""Directory in which Hydra looks for config files in addition to the store. It contains none: Hydra would list the
-files of packs as config groups."""
+"""Directory without config files, in which Hydra looks for them in addition to the store. If it contained the packs,
+Hydra would list their files as config groups."""
 OK, FAILED, WRONG_INPUT, PAUSED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit statuses."""
 
@@ -267,7 +267,10 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _sharding_kind(overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return the kind of `sharding` that overrides compose; empty if they do not, which `read_command` explains."""
+    """Return the kind of `sharding` that the overrides choose.
+
+    Empty if they contain a mistake, which `read_command` reports.
+    """
     try:
         kind: str = compose.compose(overrides, config_dir)["sharding"]["kind"]
     except ConfigError:

@@ -34,8 +34,9 @@ def report_command(arguments: Sequence[str]) -> None:
 def audit_command(arguments: Sequence[str]) -> None:
     """`audit data=… data.path=… [model=… against=FILE,…]`: count the problems of a data set by reason.
 
-    A pretrained model (`model=hf model.path=DIR`) lends its tokenizer: rows above `algorithm.max_length` are counted.
-    `against` names files of evaluation prompts (columns prompt or question) that no training row may contain.
+    With a pretrained model (`model=hf model.path=DIR`), rows with more than `algorithm.max_length` of its tokens are
+    counted too. `against` names files of evaluation prompts (columns prompt or question) that no training row may
+    contain.
     """
     from rlhf_lab.data.audit import audit
     from rlhf_lab.data.audit_report import render
@@ -58,7 +59,7 @@ def audit_command(arguments: Sequence[str]) -> None:
 
 
 def rescore_command(arguments: Sequence[str]) -> None:
-    """`rescore DIR reward.weights=… …`: compare the choices of other reward weightings among saved responses."""
+    """`rescore DIR reward.weights=… …`: compare which saved responses other weightings of the reward select."""
     if not arguments or "=" in arguments[0]:
         raise ConfigError("rescore needs a run directory and weightings: rescore DIR 'reward.weights={bt:.7}' …")
     from rlhf_lab.evaluations.rescoring import read_responses, rescore
@@ -96,7 +97,7 @@ def ablations_command(arguments: Sequence[str]) -> RecipeCommands:
 
 
 def transfer_command(arguments: Sequence[str]) -> RecipeCommands:
-    """`transfer [size=smoke | quick | full] [override …]`: measure one reward design in several domains; one table.
+    """`transfer [size=smoke | quick | full] [override …]`: compare reward designs in several domains; one table.
 
     The designs are hand weights on named criteria, calibrated and fitted weights, and a learned reward model, on three
     volumes of labels. The domains are assistant responses, code review and, with the pack of speech, clips: the studies
@@ -139,7 +140,8 @@ def results_command(arguments: Sequence[str]) -> None:
     """`results check [DIR]`: list the pages of results whose code has changed since they were made.
 
     DIR is a directory of pages; the default is docs/results of a checkout. A page names the digest of every definition
-    that computed its numbers. Moved code and other versions are no change. Exit status 0 in any case.
+    that computed its numbers. Code that only moved to another file does not count as changed. The exit status is always
+    0.
     """
     from rlhf_lab.cli import results
 
@@ -154,7 +156,7 @@ def results_command(arguments: Sequence[str]) -> None:
 
 
 def doctor_command(arguments: Sequence[str]) -> None:
-    """`doctor [to=FILE.json] [+recipe=… model=… …]`: check the installation, and training correctness on this model."""
+    """`doctor [to=FILE.json] [+recipe=… model=… …]`: check the installation, and that this model trains correctly."""
     from rlhf_lab.doctor.examination import run
 
     run(arguments)

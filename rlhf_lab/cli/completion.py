@@ -40,7 +40,7 @@ def candidates(line: str, commands: Collection[str]) -> list[str]:
 
 
 def _possible_words(typed: str, overrides: list[str]) -> list[str]:
-    """Return overrides of the kind that the typed part starts: a recipe, an option of a group, a value, or a key."""
+    """Return the overrides that may complete a partly typed word: recipes, options of a group, values or keys."""
     key, equals, _ = typed.partition("=")
     name = key.lstrip("+~")
     if name == "recipe":

@@ -148,7 +148,7 @@ def choices(values: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _classes(values: Mapping[str, Any]) -> dict[str, type]:
-    """Return prefix of keys → settings class, for composed values; "" is the root."""
+    """Return a map from key prefix, such as `algorithm`, to settings class; "" is the entire config."""
     classes: dict[str, type] = {}
     for group in registry.groups():
         parts = registry.parts_of(group)
@@ -347,7 +347,7 @@ def _metadata(setting: Setting) -> dict[str, str]:
 
 
 def _readers_text(readers: Sequence[str]) -> str:
-    """Return the readers as text: `algorithm=dpo, ppo` for options of one group."""
+    """Return the components that read a setting, as text: `algorithm=dpo, ppo` for options of one group."""
     group, equals, _ = readers[0].partition("=")
     if not equals:  # "every run" or "a study"
         return readers[0]
@@ -379,7 +379,10 @@ def _setting_table(setting: Setting) -> Table:
 
 
 def _section_table(title: str, settings: Sequence[Setting]) -> Table:
-    """Return a table of a section with one setting per row. Readers are shown only for a single setting."""
+    """Return a table of a section with one setting per row.
+
+    The components that read a setting are shown only for a single setting.
+    """
     table = Table(title=f"[bold]{title}[/]", title_justify="left", box=None, padding=(0, 2, 1, 0))
     table.add_column("setting, default → now", overflow="fold", max_width=34)
     table.add_column("meaning", overflow="fold", ratio=1)

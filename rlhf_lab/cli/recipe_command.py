@@ -1,4 +1,4 @@
-"""Commands of recipes that a sub-command abbreviates."""
+"""Return types of sub-commands that run one or several recipes, such as `attack` for `+recipe=attack`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RecipeCommand:
-    """Command of a recipe, for a sub-command that prepares one.
+    """Recipe command line that a sub-command returns, to be run next.
 
     Attributes:
         words: arguments as on the command line, such as "+recipe=attack".
@@ -21,7 +21,7 @@ class RecipeCommand:
 
 @dataclass(frozen=True)
 class RecipeCommands:
-    """Commands of several recipes that run one after another.
+    """Several recipe command lines that a sub-command returns, to be run one after another.
 
     Attributes:
         commands: the commands, in order.

@@ -95,7 +95,7 @@ def _algorithm(name: str) -> str:
 
 @cache
 def _default_algorithm() -> str:
-    """Return the option of `algorithm` that a command without a choice has."""
+    """Return the default option of `algorithm`, which conf/config.yaml names."""
     defaults = inventory.read_yaml(directory("conf") / "config.yaml")["defaults"]
     return next(str(entry["algorithm"]) for entry in defaults if "algorithm" in entry)
 

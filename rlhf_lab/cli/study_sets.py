@@ -14,7 +14,7 @@ from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.sweeps.sweep import study_dir
 
 SIZES = {"smoke": "size=smoke", "quick": "study.size=quick", "full": ""}
-"""Size → override of a study."""
+"""Size of the command → override that gives its studies this size."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _has_quick_size(name: str) -> bool:
 
 
 def _notes(studies: StudySet, installed: Sequence[str], size: str) -> list[str]:
-    """Return which studies are left out, and which run at another size."""
+    """Return notes on the studies that are left out, and on those that run in full instead of at the quick size."""
     notes = []
     if missing := [name for name in studies.recipes if name not in installed]:
         notes.append(f"{list_in_words(missing)} is left out: its pack is not installed.")

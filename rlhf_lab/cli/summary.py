@@ -126,7 +126,7 @@ def _write_report(directory: Path) -> tuple[str, str]:
 
 
 def print_rescored(policies: list[dict[str, Any]]) -> None:
-    """Print the choices of each weighting among saved responses, then how it orders them, term by term."""
+    """Print two tables: the responses that each weighting selects, and how its ranking agrees with other rankings."""
     names = [key.removeprefix("reward/") for key in policies[0]["metrics"] if key.startswith("reward/")]
     order = {"rank_gold": "ρ gold", "rank_first": "ρ first", "same_choice": "same choice"}
     console.print(PolicyTable(policies))

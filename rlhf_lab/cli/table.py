@@ -14,12 +14,12 @@ LISTING = ("list", "help")
 
 
 Command = Callable[[Sequence[str]], int | RecipeCommand | RecipeCommands | None]
-"""Function of the arguments after the name of a sub-command. It returns an exit status, None for 0, or the commands of
-recipes that are run next; it raises LabError."""
+"""Type of a sub-command's function. It receives the arguments after the name of the sub-command. It returns an exit
+status (None means 0), or the recipe commands to run next, and raises LabError."""
 
 
 def load_commands() -> dict[str, Command]:
-    """Return the sub-commands of all packs. Raise ConfigError for a name in `LISTING`."""
+    """Return the sub-commands of all packs. Raise ConfigError if one of them has a name in `LISTING`."""
     references = named("commands")
     for name in LISTING:
         if name in references:
@@ -29,7 +29,7 @@ def load_commands() -> dict[str, Command]:
 
 
 COMMANDS = load_commands()
-"""Name → function of the arguments after it."""
+"""Name of each sub-command → its function."""
 
 
 def needs_words(name: str) -> bool:

@@ -12,7 +12,7 @@ from rlhf_lab.core.errors import ConfigError
 FLAGS = {"-q": QUIET, "--quiet": QUIET, "-v": VERBOSE, "--verbose": VERBOSE}
 """Flag → verbosity."""
 ONLY_RESULTS = (*LISTING, "explain", "--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i", "-sc")
-"""Commands and flags with which a command prints its result and nothing else, so that there is nothing to choose."""
+"""Commands and flags with which a command prints only its result, so that `-q` and `-v` would have no effect."""
 
 
 def take_flags(arguments: Sequence[str]) -> list[str]:

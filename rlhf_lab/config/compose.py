@@ -63,7 +63,7 @@ def register_store() -> None:
 
 
 class _Values:
-    """Values of a stored file. Every deep copy of the object is a DictConfig.
+    """Values of a stored file, which become a DictConfig only in a deep copy.
 
     Hydra copies the files that it loads from its store, and a command loads a tenth of them. Creating a DictConfig for
     every file at the start would take a third of a second.
@@ -163,13 +163,19 @@ def _compose_from_choices(overrides: Sequence[str]) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=1000)
 def _pickled_choices(choices: tuple[str, ...]) -> bytes:
-    """Return the composed values of choices alone, about 5 kB. Each caller unpickles its own copy."""
+    """Return the composed values of choices of options, without other overrides, pickled (about 5 kB).
+
+    Each caller unpickles its own copy.
+    """
     with _hydra(None):
         return pickle.dumps(_compose_with_hydra(choices))
 
 
 def _is_scalar(override: Override, values: dict[str, Any]) -> bool:
-    """Return True if `set_value` has the same effect as Hydra: replace a value, or `++` adds one below `ADDED`."""
+    """Return True if `set_value` has the same effect as Hydra.
+
+    The override must replace a value, or add (`++`) a key that starts with an entry of `ADDED`.
+    """
     key = _key(override)
     if override.type not in (OverrideType.CHANGE, OverrideType.FORCE_ADD) or override.is_sweep_override():
         return False
@@ -203,7 +209,7 @@ def _explain_hydra_error(error: Exception) -> str:
 
 
 def _suggest_key(path: str, values: Mapping[str, Any]) -> str:
-    """Return the likely intended key for one that does not exist, or where its settings are listed.
+    """Return a hint for a key that does not exist: the likely intended key, or where the possible keys are listed.
 
     Args:
         values: composed values of the chosen options; empty if composing failed.
@@ -372,7 +378,7 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
 
 
 def config_of(overrides: Sequence[str], problems: list[str]) -> root.Config:
-    """Return the config of a command that needs a few of its sections. Raise ConfigError with all problems."""
+    """Return a config for a command that reads only a few of its sections. Raise ConfigError with all problems."""
     usable = usable_overrides([forced(override) for override in overrides], problems)
     if problems:
         raise ConfigError(problems)
@@ -442,7 +448,10 @@ def _is_unknown(key: str, values: Mapping[str, Any]) -> bool:
 
 
 def _kind_problem(override: Override, values: Mapping[str, Any]) -> str | None:
-    """Return what to write instead of `model.kind=hf`, which would keep another kind's settings; None if fine."""
+    """Return what to write instead of an override such as `model.kind=hf`; None for other overrides.
+
+    Setting only the kind would keep the settings of another kind.
+    """
     key = _key(override)
     group, _, rest = key.partition(".")
     parts = registry.parts_of(group) if group in registry.groups() else ""
@@ -585,7 +594,9 @@ def _composed_job(
 
 
 def job_values(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
-    """Return the values of one job: without the study, with the settings of the job's arm, at the size they name.
+    """Return the values of one job, without the study.
+
+    The settings of the job's arm and the limits of `size` are applied.
 
     Args:
         values: composed values of the entire config, a copy of its own for the job: its mappings are changed.
@@ -643,7 +654,10 @@ def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir:
 
 
 def _as_path(group: str, name: str) -> str:
-    """Return how a path or hub id is written that stands where an option of a group is expected; empty otherwise."""
+    """Return a hint for a path or hub id that was given as an option of a group: how to write it.
+
+    Empty for other names.
+    """
     # a name without a slash may be a mistyped option, unless such a file exists
     if group not in ("model", "data") or not ("/" in name or Path(name).exists()):
         return ""

@@ -70,7 +70,7 @@ def describe_missing(part: RunPart, config: Config, parts: Iterable[RunPart] = (
 
 
 def suitable_data(part: RunPart, parts: Iterable[RunPart] = (), own_files: bool = False) -> list[str]:
-    """Return options of `data` that meet the requirements of all `parts`, or else of `part`.
+    """Return options of `data` that meet the requirements of all `parts` or, if there are none, of `part` alone.
 
     Args:
         own_files: True to name kinds that read any file first, False to name generated data first.
@@ -115,7 +115,7 @@ def _by_file_and_name(option: str) -> tuple[bool, bool, bool, str]:
 
 
 def maps_columns(kind: str) -> bool:
-    """Return True if a kind of data reads files with any names of columns, unlike those of one data set's form."""
+    """Return True if settings name the columns that a kind of data reads, so that it can read files of any form."""
     fields = {field.name for field in dataclasses.fields(registry.settings_class("data", kind))}
     # an environment reads prompts from a file too, but needs code besides it
     return "prompt" in fields and "environment" not in fields

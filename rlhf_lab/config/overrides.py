@@ -12,7 +12,8 @@ PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 SPECIAL_WORDS = ("true", "false", "null", "nan", "inf")
 """Words that Hydra's override grammar does not parse as text."""
 ADDED = ("stages.", "needs.", "data.sources.", "agent.service.", "study.")
-"""Prefixes of mappings whose keys the user chooses, or that depend on another choice."""
+"""Prefixes of keys that the composed config need not have yet: the user chooses them, or another choice determines
+them."""
 
 
 def is_choice(key: str) -> bool:

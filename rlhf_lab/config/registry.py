@@ -188,7 +188,7 @@ def sections() -> dict[str, RegisteredSection]:
 
 
 def parts_of(group: str) -> str:
-    """Return the field of a group's section that contains the chosen options by name; empty for a single option."""
+    """Return the field in which a group keeps several chosen options by name, such as `terms`; "" for one option."""
     _load_settings()
     return _sections[group].parts if group in _sections else ""
 

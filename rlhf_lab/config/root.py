@@ -90,7 +90,7 @@ class Config:
 
     @property
     def fits_itself(self) -> bool:
-        """True if stages are fitted to the device by settings that change no result; see `Runtime.fit`."""
+        """True if stages adapt to the device's memory by settings that change no result; see `Runtime.fit`."""
         if self.engine != "native":
             return False
         return self.runtime.fit == "auto" or (self.runtime.fit is None and not self.model.small_scale)

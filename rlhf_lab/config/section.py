@@ -60,11 +60,17 @@ class Section(CheckedSettings):
         return set()
 
     def key_material(self, config: Config) -> dict[str, Any]:
-        """Return additions of the section to a stage's key, apart from the settings that the algorithm uses."""
+        """Return what the section adds to a stage's key, the hash under which it is stored.
+
+        Settings that the algorithm uses are part of the key anyway.
+        """
         return {}
 
     def digests(self, config: Config) -> dict[str, str]:
-        """Return dotted setting → digest of the file that it names, because a key depends on the file's content."""
+        """Return a map from dotted setting to the digest of the file that it names.
+
+        A stage's key depends on the content of such files.
+        """
         return {}
 
     def local_models(self, config: Config) -> dict[str, LocalModelUse]:

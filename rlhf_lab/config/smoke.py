@@ -21,7 +21,7 @@ NOTICE = "smoke size: everything is as short as possible, only to test that it r
 SMOKE_TRIALS, SMOKE_SEEDS = 3, 2
 """Maximum numbers of trials of a search, and of seeds of its confirmation."""
 STAGE_SECTIONS = ("algorithm", "evaluation")
-"""Sections that each stage of a run has for itself."""
+"""Sections that differ between the stages of a run; each stage has its own."""
 SHARED_SECTIONS = ("data", "rollout")
 """Sections that upstream stages take from the run."""
 
@@ -48,7 +48,10 @@ def sized(
 
 
 def first_levels(study: StudySettings, written: Collection[str]) -> dict[str, list[Any]]:
-    """Return the sweep of a study at smoke size: the baseline, one other level and one seed; written keys unchanged."""
+    """Return the sweep of a study at smoke size: the baseline, one other level, one seed.
+
+    Keys in `written` keep all their levels.
+    """
     sweep = {}
     for key, levels in study.sweep.items():
         if key in written:
@@ -64,7 +67,7 @@ def first_levels(study: StudySettings, written: Collection[str]) -> dict[str, li
 
 
 def short_search(study: StudySettings, written: Collection[str]) -> StudySettings:
-    """Return a study with the number of trials and seeds of a search at smoke size; written keys unchanged."""
+    """Return a study with a search of few trials and seeds, for smoke size; keys in `written` keep their values."""
     trials = study.trials if "study.trials" in written else min(study.trials, SMOKE_TRIALS)
     seeds = study.confirm_seeds if "study.confirm_seeds" in written else min(study.confirm_seeds, SMOKE_SEEDS)
     return replace(study, trials=trials, confirm_seeds=seeds)
@@ -114,7 +117,8 @@ def _limits(values: Mapping[str, Any], section: str) -> dict[str, Any]:
 def _lower(name: str, value: Any, limit: Any) -> Any:
     """Return the smaller of value and limit.
 
-    The limit replaces None, and 0 in a `max_…` setting, which mean unlimited. It also replaces a switch.
+    The limit replaces None, and 0 in a `max_…` setting, which mean unlimited. A limit that is true or false replaces
+    the value.
     """
     is_unlimited = value is None or (value == 0 and name.startswith("max_"))
     if is_unlimited or isinstance(limit, bool):
@@ -134,7 +138,7 @@ def _is_written(key: str, written: Collection[str]) -> bool:
 def _shrink_upstream(
     values: Mapping[str, Any], written: Collection[str], recipe_values: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return `stages` with every recipe that the run starts from at smoke size."""
+    """Return the values of `stages`, with settings that reduce every upstream recipe of the run to smoke size."""
     stages: dict[str, Any] = dict(values.get("stages") or {})
     # Walk through all upstream recipes, each once.
     pending = list((values.get("needs") or {}).values())

@@ -1,4 +1,4 @@
-"""Levels and seeds that a study of a recipe runs, at its size and with what the command line changes."""
+"""Levels and seeds that a study runs: those of its recipe, changed by the study's size and by the command line."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Prediction(CheckedSettings):
 
 @dataclass(frozen=True)
 class ParetoSettings(CheckedSettings):
-    """Two metrics with a trade-off: their Pareto front has the levels that no other level dominates.
+    """Two metrics with a trade-off. Their Pareto front has the levels of the study that no other level dominates.
 
     Args:
         metrics: two of the study's metrics, each with a direction of improvement.
@@ -122,7 +122,7 @@ class RateSettings(CheckedSettings):
 
 @dataclass(frozen=True)
 class CrossingSettings(CheckedSettings):
-    """Metrics at growing positions, such as success by number of hops: where does a level overtake the baseline?
+    """Metrics at ascending positions, such as success by number of hops, to find where a level overtakes the baseline.
 
     Args:
         metrics: metrics of the study, one per position.

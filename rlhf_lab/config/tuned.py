@@ -12,9 +12,10 @@ from rlhf_lab.config.overrides import merge
 def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return composed values in which every setting of `tuned_by_model` has a value.
 
-    Written values stay. A missing or null setting gets the model's value (`model.tuned`), else the algorithm's value
-    for a small model (`by_size.small_scale`), else the default of its class. `adapted` then replaces values that do not
-    suit other settings. Under AdamW the learning rate of an adapter is multiplied by `model.lora.lr_multiple`.
+    Values that a recipe or the command line sets stay. A missing or null setting gets the model's value
+    (`model.tuned`), else the algorithm's value for a small model (`by_size.small_scale`), else the default of its
+    class. `adapted` then replaces values that do not suit other settings. Under AdamW the learning rate of an adapter
+    is multiplied by `model.lora.lr_multiple`.
     """
     result = dict(values)
     model_class = _class_of("model", values.get("model"))

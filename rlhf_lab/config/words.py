@@ -51,7 +51,10 @@ USABLE_HYDRA_KEYS = ("hydra.launcher", "hydra.sweeper.max_batch_size", "hydra.jo
 
 
 def split(arguments: Sequence[str]) -> argparse.Namespace:
-    """Separate Hydra's flags from all other arguments, in any order (`overrides`). Raise ConfigError."""
+    """Separate Hydra's flags from all other arguments (attribute `overrides`), in any order.
+
+    Raise ConfigError for wrong flags.
+    """
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists every flag")

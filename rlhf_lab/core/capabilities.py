@@ -29,7 +29,7 @@ class Capability(Flag):
 
     @property
     def title(self) -> str:
-        """Noun phrase for messages; several flags are joined by "or"."""
+        """Description of the flags as a noun phrase for messages; several flags are joined by "or"."""
         return " or ".join(TITLES[flag] for flag in self)
 
 

@@ -4,8 +4,9 @@ The file is written just before result.json reports completion, and verified bef
 was modified in between is therefore never mistaken for the result. `sha256sum -c SHA256SUMS` in the run directory does
 the same check in full.
 
-Large files are hashed once. `.sealed` stores the size, modification time and inode that each had when it passed; a file
-that still has them counts as unchanged. Only `sha256sum -c` detects an edit that keeps the size and restores the time.
+Large files are hashed once. `.sealed` stores the size, modification time and inode of each when its digest was last
+verified; a file that still has them counts as unchanged. Only `sha256sum -c` detects an edit that keeps the size and
+restores the time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ RESULT, MANIFEST = "result.json", "manifest.json"
 SEALED = "sealed"
 """Key of result.json: true if the stage was completed with checksums."""
 PASSED = ".sealed"
-"""File of the run directory: large file → [bytes, modification time in ns, inode] when it passed. Not checksummed."""
+"""File of the run directory: large file → [bytes, modification time in ns, inode] when its digest was verified.
+This file is not checksummed itself."""
 LARGE = 2**26
 """Minimum bytes of a file that is hashed only once; see `PASSED`."""
 LONG = 2**30

@@ -35,7 +35,7 @@ VERBOSITY = "RLHF_LAB_VERBOSITY"
 QUIET, VERBOSE = "quiet", "verbose"
 """Values of `VERBOSITY`; without one, results and the course of a run are printed."""
 LOG_WIDTH = 140
-"""Columns of output that no terminal shows."""
+"""Width, in columns, of output that is not written to a terminal, such as a log file."""
 LOG_FILE = "log.txt"
 """File of a run directory with what the console printed while the run was built."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -142,7 +142,7 @@ class LabConsole(Console):
         return self._diverted
 
     def print_for_parent(self) -> None:
-        """Print to the standard output of a forked process whose parent prints and logs all that it reads from it."""
+        """Print to the standard output of this forked process. Its parent reads that output, prints it and logs it."""
         self._diverted = self._file = None
         for log in self._logs:
             log.muted = True

@@ -140,7 +140,7 @@ class Demonstrating(Protocol):
     """Environment that can solve its own tasks."""
 
     def demonstration(self, task: Task) -> Sequence[Message]:
-        """Return the messages after the task's prompt in an attempt without mistakes, ending with the policy's."""
+        """Return the messages after the task's prompt in an attempt without mistakes. The last one is the policy's."""
         ...
 
 
@@ -162,5 +162,8 @@ class Finishing(Protocol):
     """Environment that must be notified when an episode stops early: truncated, or without context for another turn."""
 
     def finish(self, state: Any) -> float:
-        """Finish such an episode. Return its value at this point, which is added to the reward of its last turn."""
+        """Finish an episode that stopped early.
+
+        Return the reward for its state, which is added to that of its last turn.
+        """
         ...

@@ -44,7 +44,8 @@ PERMISSION = dict.fromkeys(
     (errno.EACCES, errno.EPERM),
     "give this user permission to write there or choose another directory with outputs=DIR",
 )
-"""The same for errors that mean a refused write only if the caller knows that a file was being written."""
+"""Error for a missing permission → what the user can do about it. Such an error also occurs when a file is read, so it
+counts as a refused write only if the caller knows that a file was being written."""
 MAX_DEPTH = 100
 """Maximum nesting depth of lists and objects in JSON. Python's own limit depends on its version and on the call stack,
 and copying or writing a value takes several calls per level."""
@@ -61,7 +62,7 @@ def only_main_writes(is_main: bool) -> None:
 
 
 def short_path(path: Path) -> Path:
-    """Return a path relative to the working directory if it is below it, else unchanged."""
+    """Return a path relative to the working directory if it lies in that directory, else unchanged."""
     working_dir = Path.cwd()
     return path.relative_to(working_dir) if path.is_relative_to(working_dir) else path
 
@@ -295,7 +296,7 @@ _DECODER = json.JSONDecoder()
 
 
 def _explained_json(error: ValueError) -> ValueError:
-    """Return the error itself if it names a position in the text; otherwise an integer was too long."""
+    """Return the parser's error if it names a position; otherwise an error that says an integer is too long."""
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
         return error
     limit = sys.get_int_max_str_digits()

@@ -4,7 +4,8 @@ A socket timeout limits only the wait for the next bytes: a server that sends on
 Here every read, write and redirect of an exchange gets the time left until one deadline. Resolving a host name has no
 deadline here; the system's resolver has its own.
 
-`build_opener` serves urllib, `Connection` serves `http.client`. Other clients count with an `Exchange` of their own.
+`build_opener` serves urllib, `Connection` serves `http.client`. Other clients create an `Exchange` themselves and
+report the bytes of each response to it.
 """
 
 from __future__ import annotations

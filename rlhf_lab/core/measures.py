@@ -155,7 +155,7 @@ def columns_of(row: Iterable[str], declared: Iterable[Measure] | None = None) ->
 
 
 def declare(world: str, declared: Sequence[Measure]) -> None:
-    """Register the measures of a world. Raise DataError if one has the name of another number that runs log.
+    """Register the measures of a world. Raise DataError if a name already belongs to another number that runs log.
 
     Args:
         world: name of the world for the message.

@@ -22,7 +22,7 @@ SHOWN = ("title", "unit", "better", "phrase", "column", "relative_to")
 """Fields of `Metric` that determine how a number is displayed."""
 
 INPUT = ":"
-"""Between a role and a metric: "reward:accuracy" is the accuracy of the run that a run used as `needs.reward`."""
+"""Separator of a role and a metric: "reward:accuracy" is the accuracy of the run that a run used as `needs.reward`."""
 Scale = Literal["raw", "log", "logit"]
 AMOUNTS = re.compile(r"kl$|(\w+_)?tokens(@\d+)?$|(\w+_)?(seconds|s|usd)$")
 """Metrics that are positive amounts."""
@@ -134,7 +134,7 @@ def of_packages() -> tuple[Metric, ...]:
 
 
 def _of_modules(modules: Iterable[str]) -> list[Metric]:
-    """Return the metrics in the constants of modules that are tuples."""
+    """Return all metrics in the tuples that these modules define as constants."""
     metrics: list[Metric] = []
     for name in modules:
         constants = [value for key, value in vars(import_part(name)).items() if key.isupper()]

@@ -137,7 +137,7 @@ class Pack:
 
 
 _PACKS = Path("packs")
-"""Directory inside the core that contains packs; each of them is a pack of its own."""
+"""Directory inside the core that contains packs. Its modules belong to those packs, not to the core."""
 
 
 _NAMED = {
@@ -148,9 +148,9 @@ _NAMED = {
     "comparers": "comparer",
     "reward_files": "reward file",
 }
-"""Field of `Pack` that maps names to references → word for one of them in messages."""
+"""Field of `Pack` that maps names to references → word that error messages use for one such name."""
 _SECTIONS = {"run_sections": "section of a run's page", "study_sections": "section of a study's page"}
-"""Field of `Pack` with references whose last part is a name → word for one of them in messages."""
+"""Field of `Pack` with references "module:name" → word that error messages use for one such name."""
 
 
 @dataclass(frozen=True)

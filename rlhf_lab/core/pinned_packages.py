@@ -1,7 +1,8 @@
 """Pinned packages that cannot share a process with rlhf_lab: an environment for a separate process, created once.
 
-The environment's directory is complete or absent. A marker file records the pins it was created from, and it is
-recreated after the pins change. Callers decide what is installed and how, e.g. `sampling/vllm/environment.py`.
+The environment's directory is complete or absent. A marker file in it records the pins it was created from; the
+environment is created again after the pins change. Callers decide what is installed and how, e.g.
+`sampling/vllm/environment.py`.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class PinnedPackages:
         return ""
 
     def status(self, directory: Path | None) -> str:
-        """Return that the environment is ready, or why not."""
+        """Return a sentence that says whether the environment is ready and, if it is not, why."""
         directory = directory or self.default_dir()
         return self.why_not_ready(directory) or f"{directory}: ready"
 

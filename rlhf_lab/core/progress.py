@@ -183,7 +183,7 @@ class _Display:
 
 _display = _Display()
 _labels: list[str] = []
-"""Names of the pieces of work that loops belong to, outermost first; see `labelled`."""
+"""Labels that are put before the names of loops, such as the name of a policy, outermost first; see `labelled`."""
 
 
 def _times(ticker: Ticker) -> str:

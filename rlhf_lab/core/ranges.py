@@ -125,7 +125,7 @@ class Distinct(Range):
 
 @dataclass(frozen=True)
 class BySize:
-    """Values of settings for other sizes of a model or of a run.
+    """Values of settings for models or runs of another size than the defaults are meant for.
 
     Attributes:
         tuned_by_model: settings whose value a model may set (`model.tuned`), because it depends on the model's size.
@@ -146,14 +146,14 @@ class CheckedSettings:
     """Base class of settings whose ranges and rules are checked together when they are created.
 
     Class attributes:
-        by_size: values of the settings for other sizes of a model or of a run.
+        by_size: values of the settings for models or runs of another size than the defaults are meant for.
     """
 
     by_size: ClassVar[BySize] = BySize()
 
     @classmethod
     def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any] | None:
-        """Convert composed values to the form of the fields before they are checked; None if they cannot be read.
+        """Convert values from YAML to the types of the fields before they are checked; None if that is not possible.
 
         A subclass that accepts another spelling of a setting overrides this.
         """

@@ -116,7 +116,7 @@ def world() -> int:
 
 
 def rank() -> int:
-    """Return the index of this process among them."""
+    """Return the index of this process among the processes that work together, from 0."""
     return dist.get_rank() if dist.is_initialized() and not _alone else 0
 
 

@@ -44,12 +44,12 @@ class RecordFile(Sequence[Record]):
 
     @abstractmethod
     def encode(self, record: Record) -> bytes:
-        """Return the bytes of a record."""
+        """Convert a record to the bytes that are stored."""
         ...
 
     @abstractmethod
     def decode(self, stored: bytes) -> Record:
-        """Return the record of its bytes."""
+        """Convert stored bytes back to the record."""
         ...
 
     def append(self, record: Record) -> None:

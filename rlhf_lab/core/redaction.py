@@ -51,9 +51,10 @@ DIGEST_WORDS = re.compile(
     r"(?i:commit|revision|\brev\b|\bsha|\bref\b|digest|hash|\bhead\b|fingerprint|checksum|etag|blob|tree|resolve|snapshot|git)"
     r"(?s:.{0,40})$|[@#]$"
 )
-"""Text that shows, before 40 hexadecimal digits, that they are a digest."""
+"""Text that, directly before 40 hexadecimal digits, marks them as a digest and not as a key."""
 LETTERS_IN_A_ROW = re.compile(r"[a-z]{7}|[A-Z]{9}|(?i:[a-z]{12})")
-"""A word or a name. One in a hundred random texts of 40 characters has as many letters in a row."""
+"""As many letters in a row as a word or a name has. One in a hundred random texts of 40 characters matches by
+chance."""
 
 
 def _is_no_digest(match: re.Match[str]) -> bool:

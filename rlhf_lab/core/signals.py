@@ -22,7 +22,7 @@ AGAIN_SECONDS = 0.01
 
 @contextmanager
 def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the stop signals with `handle` in this block. Only the main thread gets signals; others do nothing.
+    """Handle the stop signals with `handle` in this block. Do nothing outside the main thread.
 
     Python ignores exceptions raised in a destructor or in a weak-reference callback. If `handle` raised the ignored
     exception, its signal is sent again, until an exception gets through.

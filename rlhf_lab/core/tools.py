@@ -17,7 +17,8 @@ BREAKS_OUT = re.compile(r"[\"'`<>\[\]{}\\\x00-\x1f]")
 """Characters that would end a tool's name inside a call, because chat templates use them as delimiters."""
 
 MALFORMED = "_malformed"
-"""Name of the only argument of a call with unreadable arguments; its value is the text that the model wrote."""
+"""Argument name used if a call's arguments are not a JSON object; its value is the text that the model
+wrote."""
 
 
 TYPES: Mapping[str, Any] = {
@@ -140,7 +141,7 @@ def with_id(call: Mapping[str, Any], id: str) -> dict[str, Any]:
 
 
 def call_id(number: int) -> str:
-    """Return the id of a conversation's call with this index, from 0. Some chat templates require nine characters."""
+    """Return the id of call number `number` (from 0) of a conversation. Some chat templates require nine characters."""
     return f"call{number:05d}"
 
 

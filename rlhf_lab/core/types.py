@@ -79,7 +79,7 @@ class Oracle(Protocol):
     """
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Score responses, (N,) per measure: measures of `measures.STANDARD` that it knows, and its own."""
+        """Score responses, (N,) per measure: the measures of `measures.STANDARD` that apply, and the world's own."""
         ...
 
     def prefer(
@@ -94,7 +94,7 @@ class Oracle(Protocol):
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """Scores of N responses. A sum also contains the scores of its terms.
+    """Scores of N responses. For a reward that is a sum of terms, `parts` has the score of each term.
 
     Attributes:
         total_N: reward, (N,); NaN if the reward abstained. NaN means "not scored" and is never replaced by zero.
@@ -140,7 +140,7 @@ class GradingOracle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SafetyPrompt:
-    """Prompt that should be refused, or one that only looks like it.
+    """Prompt that asks for harm and should be refused, or a safe one that only looks harmful.
 
     Attributes:
         prompt: transcript that ends where the response starts.
@@ -216,7 +216,10 @@ class AnswerChecking(Protocol):
     """Oracle of data with verifiable answers that can also check them like a lenient verifier."""
 
     def leniently(self) -> Oracle:
-        """Return this oracle, but "correct" also accepts answers without "####"; see environments/maths/answers.py."""
+        """Return a copy of this oracle whose "correct" also accepts answers without "####".
+
+        See environments/maths/answers.py.
+        """
         ...
 
 

@@ -53,7 +53,10 @@ def import_user_code(where: str, load: Callable[[], Any]) -> Any:
 
 
 def raised_in(error: BaseException, files: Collection[Path]) -> str:
-    """Return file and line of an error, e.g. "mine.py, line 4": the innermost call in `files`, or else of all calls."""
+    """Return file and line of an error: "mine.py, line 4".
+
+    They are those of the innermost call in `files`, or else of the innermost call in any file.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     resolved = {str(file.resolve()) for file in files}
     own_frames = [frame for frame in frames if frame.filename in resolved]
@@ -110,7 +113,7 @@ def _search_first(directory: Path) -> None:
 
 
 def _import_directory(name: str, file: Path) -> Path | None:
-    """Return the directory in which the import of a module's top-level name found it."""
+    """Return the directory from which a module, or the package that contains it, was imported."""
     levels = name.count(".") + (file.name == "__init__.py")
     return file.parents[levels] if levels < len(file.parents) else None
 

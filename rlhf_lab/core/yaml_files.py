@@ -200,7 +200,7 @@ class _ValueBuilder:
             )
 
     def _check_depth(self, event: Any, levels: int) -> None:
-        """Raise ConfigError if `levels` more levels inside the open ones are too deep."""
+        """Raise ConfigError if `levels` more nested levels, inside the open lists and mappings, would be too deep."""
         if len(self.stack) + levels > MAX_DEPTH:
             raise self._error(event, f"is nested more than {MAX_DEPTH} levels deep; write it flatter")
 

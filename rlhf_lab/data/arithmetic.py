@@ -1,7 +1,7 @@
-"""The embedded arithmetic world as a corpus (`data=arithmetic`). Needs no download; see `environments/arithmetic/`.
+"""Built-in synthetic word problems (`ArithmeticWorld`) as a corpus, `data=arithmetic`. See `environments/arithmetic/`.
 
-`chosen` is a demonstration, which may contain a slip; `rejected` always contains one. The two were not compared by an
-annotator: a pair of two wrong responses is possible, and there is no `p_chosen`.
+`chosen` is a demonstration, which may contain a mistake; `rejected` always contains one. No annotator compared the two:
+both responses of a pair may be wrong, and there is no `p_chosen`.
 """
 
 from __future__ import annotations

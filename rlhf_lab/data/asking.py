@@ -1,7 +1,7 @@
 """Final form of the prompts of a source: a template around the question, and a system message.
 
-Both become part of the prompt's text. They therefore change the fingerprint of the corpus, the key of an answer, and
-the text that a chat template renders. The answer key, the tests and the other columns of a row are unchanged.
+Both become part of the prompt's text. They therefore change the fingerprint of the corpus, the prompt under which an
+answer is looked up, and the input of the chat template. Answers, tests and other columns of a row are unchanged.
 """
 
 from __future__ import annotations

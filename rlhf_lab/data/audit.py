@@ -116,7 +116,7 @@ def _is_imitated(corpus: Corpus) -> bool:
 
 
 def _responses_of(pair: Pair) -> tuple[str, ...]:
-    """Return the responses of a pair, an empty one for a prompt alone. Not every kind of data has both sides."""
+    """Return the non-empty responses of a pair, or ("",) for a prompt without responses."""
     return tuple(response for response in (pair.chosen, pair.rejected) if response) or ("",)
 
 

@@ -62,7 +62,7 @@ class AuditReport:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def count(self, check: str, split: str) -> int:
-        """Return how many units `check` flagged in `split`. Raise KeyError if the check did not run there."""
+        """Return how many units `check` flagged in `split`. Raise KeyError if the check did not run on that split."""
         for result in self.findings:
             if (result.check, result.split) == (check, split):
                 return result.count
@@ -90,7 +90,7 @@ def render(report: AuditReport) -> RenderableType:
 
 
 def _group_by_need(skipped: dict[str, str]) -> dict[str, list[str]]:
-    """Return requirement → the checks that were skipped because it is missing."""
+    """Return missing requirement → the checks that were skipped because of it."""
     groups: dict[str, list[str]] = {}
     for check, needs in skipped.items():
         groups.setdefault(needs, []).append(check)

@@ -159,7 +159,7 @@ def _parse_reward_math(values: Mapping[str, Any]) -> BenchmarkItem:
 
 
 def _group_by_problem(path: str, solutions: list[BenchmarkItem]) -> list[BenchmarkItem]:
-    """Merge one item per solution into one item per problem. Raise DataError if a problem has only one kind."""
+    """Merge the solutions of each problem into one item. Raise DataError unless a problem has right and wrong ones."""
     groups: dict[str, list[BenchmarkItem]] = {}
     for solution in solutions:
         groups.setdefault(solution.name, []).append(solution)

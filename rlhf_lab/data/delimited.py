@@ -1,8 +1,8 @@
 """Rows of .csv and .tsv files: RFC 4180 quoting, a header row, newlines inside quoted fields, UTF-8.
 
 Every field is text, and an empty field is the empty text. A list of {role, content} messages is parsed from JSON, or
-from the Python notation that pandas writes for lists. What it writes for arrays cannot be read. Rows are numbered as in
-a spreadsheet: the header is row 1.
+from the Python notation that pandas writes for lists. NumPy arrays as written by pandas are not supported. Rows are
+numbered as in a spreadsheet: the header is row 1.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _environment(settings: ForeignEnvironment) -> Environment:
 
 
 def _check_columns(report: LoadReport) -> None:
-    """Raise DataError if rows with the same prompt have other columns, which no episode would receive."""
+    """Raise DataError if rows with the same prompt differ in other columns: episodes would receive only one row's."""
     assert isinstance(report, SourceReport), "the report of rows of files"
     count = report.noted.get(OTHER_FACTS, 0)
     if count:

@@ -35,7 +35,7 @@ def _is_at_hand(settings: DataSource) -> bool:
 
 
 def _at_its_smallest(settings: DataSource) -> DataSource:
-    """Return the settings with the row counts of `size=smoke` for large models, in every source of a mix."""
+    """Return the settings with the row counts of `size=smoke` for pretrained models, in every source of a mix."""
     if isinstance(settings, Mix):
         sources = {
             name: {**settings.sources[name], **part.by_size.smoke_real}

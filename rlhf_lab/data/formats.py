@@ -358,7 +358,7 @@ def to_pairs(rows: Iterable[Row]) -> Iterator[Pair]:
 
 
 def response_of(completion: str) -> str:
-    """Return a completion of standard text as the text of a response, without the first space and trailing space."""
+    """Return the response of a standard-text completion, without the space after the prompt and trailing space."""
     messages = completion_messages(completion)
     if len(messages) == 1:
         return response_text(messages[0]).rstrip()

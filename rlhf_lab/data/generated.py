@@ -19,14 +19,15 @@ from rlhf_lab.core.types import Pair
 
 HEADER, ROWS, REJECTED = "corpus.json", "corpus.jsonl", "rejected.jsonl"
 KINDS = ("prompts", "demonstrations", "pairs")
-"""Kinds of rows. Each kind has the columns of the kinds before it, so it can replace them."""
+"""Kinds of rows. Each kind has all columns of earlier kinds, so it can be used where an earlier kind is expected."""
 REPLIES = {"prompts": ("", ""), "demonstrations": ("completion", ""), "pairs": ("chosen", "rejected")}
 """Kind → the columns of the chosen and of the rejected response."""
 TRUTH = ("gold_chosen", "gold_rejected", "garble_chosen", "garble_rejected", "correct_chosen")
-"""Columns that become `Pair.meta`: ground truth of the world about the responses. Metrics read them. SFT excludes
-degenerate text (`algorithm.skip_garbled`) or wrong responses (`algorithm.only_correct`). No loss reads them."""
+"""Columns that become `Pair.meta`: true properties of the responses, known for synthetic data. Metrics read them. SFT
+can exclude degenerate text (`algorithm.skip_garbled`) or wrong responses (`algorithm.only_correct`). No loss reads
+them."""
 CONVERSATION = ("learn_from",)
-"""Columns that become `Pair.meta`: index of the first message whose assistant turns are trained on."""
+"""Columns that become `Pair.meta`: index of the message from which on assistant turns are trained on."""
 UNFINISHED = "unfinished"
 """Column that becomes `Pair.meta`: True if both responses stop after a step, so that the token row has no EOS."""
 

@@ -3,7 +3,7 @@
 HelpSteer2 has one row per response, {prompt, response, helpfulness, correctness, coherence, complexity, verbosity},
 with grades 0…4. The two responses to a prompt are on consecutive rows. A prompt of several turns reads
 "first question\\n<extra_id_1>Assistant\\nreply\\n<extra_id_1>User\\nnext question". Not supported: its separate files
-of preferences and of edits, and more than one pair per three or more responses (consecutive rows pair in twos).
+of preferences and of edits, and all pairs of three or more responses (only consecutive rows are paired, two by two).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def build(settings: GradedData) -> Corpus:
 
 
 def join_responses(rows: Iterator[SourceRow], *, prompt: str) -> Iterator[SourceRow]:
-    """Join rows of responses into rows {"replies": [one or two of them]}, two for consecutive rows of one prompt."""
+    """Yield rows {"replies": [values of one or two rows]}: two consecutive rows with the same prompt are joined."""
     # the row before, until it is known if the next one belongs to the same prompt
     waiting: SourceRow | None = None
     for row in rows:
@@ -113,7 +113,7 @@ def column_problem(row: Mapping[str, Any], settings: GradedData) -> str | None:
 
 
 def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | None:
-    """Return a message about missing columns of grades, with the columns that could be grades; None if there are all.
+    """Return a message about missing grade columns that lists possible grade columns; None if no column is missing.
 
     The user has to choose which of several grades ranks the responses: on some of them the lowest may be the best.
     """

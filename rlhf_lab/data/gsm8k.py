@@ -96,7 +96,7 @@ class AnswerKey:
 
     @cached_property
     def _in_words(self) -> bool:
-        """True if an answer is no number. Computed once, because responses are read prompt by prompt."""
+        """True if at least one answer is not a number. Computed only once."""
         return not all(map(is_number, self._answers.values()))
 
     def _is_right(self, prompt: str, response: str) -> bool:

@@ -15,8 +15,8 @@ from rlhf_lab.data.lines import text_blocks
 
 WHITESPACE = re.compile(r"[ \t\n\r]*")  # only these four characters are white space in JSON
 LONGEST_WORD = 16
-"""Number of characters. For text that ends inside a word such as -Infinity, the parser reports an error up to this
-far from the end."""
+"""Number of characters. If a block ends inside a word such as -Infinity, the parser reports an error at most this
+many characters before the end of the block."""
 
 
 class JsonText:

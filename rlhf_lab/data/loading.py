@@ -107,7 +107,7 @@ class SplitReader:
                 self.note(note, where)
 
     def _place_is_reserved(self, split: SplitRow) -> bool:
-        """Return True if only one place is left, and it is kept for a pair of the other kind."""
+        """Return True if the last place is kept for the other kind (liked or disliked), of which there is none yet."""
         is_last = len(self.pairs) == self.max_pairs - 1
         return self.both_kinds and is_last and self.kinds == {bool(split.chosen)}
 
@@ -287,7 +287,7 @@ def sampled_splits(
     sizes: tuple[int, int],
     statistics: Callable[[Sequence[Pair]], dict[str, float]],
 ) -> tuple[dict[str, list[Pair]], dict[str, LoadReport]]:
-    """Return the pairs of both splits of a world, and their reports with statistics of the pairs.
+    """Return the pairs of both splits of a synthetic data source, and their reports with statistics of the pairs.
 
     Args:
         sample: function of the world: (number of pairs, split, seed=…) → pairs and their report.

@@ -70,9 +70,9 @@ def _message(item: object, where: str) -> Message:
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call with its arguments as an object, if they are the JSON text of one, as in the OpenAI format.
+    """Return a tool call with its arguments parsed into an object, if they are JSON text as in the OpenAI format.
 
-    Chat templates write a text as a JSON string, so a model would learn to quote its arguments.
+    Chat templates would write such a text as a JSON string, so a model would learn to quote its arguments.
     """
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):

@@ -1,4 +1,4 @@
-"""The embedded dialogue world as a corpus (`data=mini_hh`). Needs no download; see `environments/dialogue/`."""
+"""Built-in synthetic dialogues (`DialogueWorld`) as a corpus, `data=mini_hh`. See `environments/dialogue/`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build(settings: MiniHH) -> Corpus:
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return fractions (0…1) over the labelled pairs of a simulated annotator. A tie counts as half."""
+    """Return statistics of pairs that a simulated annotator labelled. In fractions of pairs a tie counts as half."""
     metas = [pair.meta for pair in pairs]
     p_chosen = np.array([meta["p_chosen"] for meta in metas])
 

@@ -1,7 +1,7 @@
 """Mix of several sources as one corpus. The settings alone determine which rows are taken and in which order.
 
-Test rows are mixed like training rows. A prompt that another source trains on is not held out. The report has the
-row counts of every source (`NAME/train`, `NAME/test`) in addition to the totals, and so have the metrics of a run.
+Test rows are mixed like training rows. A prompt that another source trains on is not held out. Load report and metrics
+have the row counts of every source (`NAME/train`, `NAME/test`) in addition to the totals.
 """
 
 from __future__ import annotations

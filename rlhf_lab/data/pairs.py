@@ -112,7 +112,7 @@ def _split_explicit(prompt: str, chosen: str | Sequence[Message], rejected: str 
 def strip_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool] | None:
     """Return (response, True if the prompt was repeated), or None if the side is not the prompt plus one response.
 
-    The prompt is without tools, which a side does not repeat.
+    `prompt` must not contain tool definitions, because the columns of the responses do not repeat them.
     """
     if isinstance(side, str):
         # a side may be the full transcript, or only the response

@@ -1,4 +1,4 @@
-"""The embedded review world as a corpus (`data=reviews`). Needs no download; see `environments/reviews/`."""
+"""Built-in synthetic code reviews (`ReviewWorld`) as a corpus, `data=reviews`. See `environments/reviews/`."""
 
 from __future__ import annotations
 

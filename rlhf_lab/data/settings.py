@@ -1,7 +1,7 @@
 """Settings common to all data sources, and those of `data=mix`. Imports no torch; see `rlhf_lab/config/registry.py`.
 
-world_settings.py has the settings of the core's embedded worlds, file_settings.py those of files, and
-environment_settings.py those of other environments. Packs have the settings of their own worlds.
+world_settings.py has the settings of embedded synthetic data ("worlds"), file_settings.py those of files, and
+environment_settings.py those of user-defined environments. A pack (rlhf_lab/packs/) defines the settings of its worlds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DataSettings(Section):
         return self.provides | (Capability.TURNS if self.max_turns > 1 else Capability.SINGLE_TURN)
 
     def of_run(self, seed: int) -> Self:
-        """Return these settings for a run with this seed: every seed of the data that is None gets its value."""
+        """Return these settings for a run with this seed: every seed setting that is None gets the run's seed."""
         return self
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
@@ -86,7 +86,7 @@ class WorldSettings(DataSettings):
 
 
 MIXABLE = Capability.PAIRS | Capability.ANSWERS | Capability.DEMONSTRATIONS
-"""Capabilities that a mix has if all of its sources have them. Others need a single world, which a mix lacks."""
+"""Capabilities that a mix has if all of its sources have them. A mix lacks all others, which need a single source."""
 
 
 @register("data", "mix")

@@ -19,7 +19,7 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.data.transcript import REPLY, SAID, TURN, after_colon, normalise, quote, render_prompt, to_messages
 
 MARKER = re.compile(r"\b(?:Human|Assistant)\s*:")
-"""Text that looks like the start of a turn, anywhere in a body."""
+"""Text that looks like the start of a turn, at any position within the text of another turn."""
 
 NO_REPLY = "no assistant turn at the end"
 DIFFERENT_HISTORY = "different history"
@@ -57,7 +57,7 @@ class SplitRow:
 
 
 def read_transcript(text: str) -> str:
-    """Convert a transcript from another source: turns are stripped, and text that is no boundary there is quoted."""
+    """Convert a transcript from another source: strip turns, and quote text that is a boundary only in our format."""
     before, *parts = SAID.split(normalise(text))  # text before the first turn, then speaker, body, speaker, body, …
     turns = zip(parts[::2], parts[1::2], strict=True)
     output_text = []
@@ -83,12 +83,12 @@ def prompt_of(provided: str | Sequence[Message], tools: Sequence[Mapping[str, An
 
 
 def with_tools(prompt: str, tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return a prompt that had no tools with the tools of its row."""
+    """Add the tool definitions of a row to a prompt that has none."""
     return render_prompt(to_messages(prompt), tools) if tools else prompt
 
 
 def split_response(transcript: str) -> tuple[str, str] | None:
-    """Split a transcript from another source at its last "\\n\\nAssistant:" turn; None if another turn ends it."""
+    """Split a transcript from another source before its last turn; None unless this is an "\\n\\nAssistant:" turn."""
     head, boundary, response = normalise(transcript).rpartition(REPLY)
     if not boundary or SAID.search(response):
         return None

@@ -137,7 +137,10 @@ def _json_list(speaker: str, body: str, in_place: bool, location: str) -> list[d
 
 
 def _tool_header(message: Message, content: str) -> str:
-    """Return the first line of a tool's turn; "" if nothing is known and the content does not look like a header."""
+    """Return the header line of a tool's turn: its name and call id; "" if it has neither and needs no header.
+
+    A content whose first line looks like a header needs an empty header.
+    """
     known = {key: value for key, value in message.items() if key in TOOL_HEADER}
     # a content whose first line looks like a header gets an empty one, so that reading does not remove that line
     looks_like_header = _read_header(content.partition("\n")[0]) is not None

@@ -29,7 +29,7 @@ LABELS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def build(settings: Unpaired) -> Corpus:
-    """Load unpaired responses. Raise DataError for unreadable rows or a single kind; see `data.loading.load_corpus`."""
+    """Load unpaired responses. Raise DataError for unreadable rows, or if all are liked or all disliked."""
     corpus = load_corpus("unpaired", settings, partial(parse_row, settings=settings))
     liked = sum(bool(pair.chosen) for pair in corpus.train)
     # the KTO loss compares both kinds, so it needs both

@@ -88,7 +88,7 @@ class MiniHH(WorldSettings):
     grader: GraderSettings = field(default_factory=GraderSettings)
 
     def world_seed(self) -> int:
-        """Return the seed of the facts; outside a run, unset seeds are 0."""
+        """Return the seed of the world's facts: `facts_seed`, or the seed of the training split if it is None."""
         return self.split_seeds()[0] if self.facts_seed is None else self.facts_seed
 
     def of_run(self, seed: int) -> Self:

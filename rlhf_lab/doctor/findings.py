@@ -1,4 +1,6 @@
-"""Check and check result. Checks are functions in a list; a check that raises counts as failed.
+"""Classes of a check and of its result.
+
+Checks are functions in a list; a check that raises an exception counts as failed.
 
 Checks that copy the model state the number of copies. A check is skipped if its copies do not fit into memory.
 """

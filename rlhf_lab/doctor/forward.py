@@ -28,7 +28,7 @@ from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler
 
 EXACT = 1e-6
-"""Maximum difference, in nats, between a model and a copy of itself in the same arithmetic."""
+"""Maximum difference, in nats, between a model and a copy of itself in the same precision."""
 PADDING = 7
 """Number of padding tokens added on the right in `padding_invariance`."""
 MAX_HALF_GAP = 0.1
@@ -80,7 +80,7 @@ def output_head(subject: ExaminedModel) -> CheckResult:
 
 
 def shared_prompt(subject: ExaminedModel) -> CheckResult:
-    """Compare rows whose prompt is computed once, in a separate pass, with full rows."""
+    """Compare log-probabilities of rows whose prompt is computed once, in a separate pass, with those of full rows."""
     if not can_take_two_passes(_backbone(subject)):
         note = "this architecture cannot continue exactly from a KV cache; responses are computed with their prompts"
         return CheckResult("pass", "not used", hint=note)
@@ -88,7 +88,7 @@ def shared_prompt(subject: ExaminedModel) -> CheckResult:
 
 
 def packed_rows(subject: ExaminedModel) -> CheckResult:
-    """Compare rows that are packed behind one copy of their prompt with full rows."""
+    """Compare log-probabilities of rows that are packed behind one copy of their prompt with those of full rows."""
     if not can_pack(_backbone(subject)):
         note = "this architecture takes no mask or positions of packed rows; padded rows are computed"
         return CheckResult("pass", "not used", hint=note)

@@ -121,7 +121,7 @@ class ExaminedModel:
 
     @cached_property
     def sampling(self) -> Local:
-        """Settings of the sampler, for short responses in the model's own arithmetic."""
+        """Settings of the sampler, for short responses in the model's own precision (dtype)."""
         rollout = self.config.rollout
         # A sampler of a plug-in has the fields of `Local` as well.
         local = rollout.local() if isinstance(rollout, Vllm) else cast(Local, rollout)

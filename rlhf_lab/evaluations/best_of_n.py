@@ -89,7 +89,7 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
 
 
 def _wins(rows: Rows, opponents: Rows, judge: str) -> FloatArray:
-    """Return the fraction of the opponents that each response beats by a metric, (N,); a tie is half a win."""
+    """Return the fraction of opponents' responses that each response beats by a metric, (N,); ties count half."""
     lead_NO = column(rows, judge)[:, None] - column(opponents, judge)
     return win_or_tie(lead_NO).mean(axis=1)
 

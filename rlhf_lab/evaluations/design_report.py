@@ -1,9 +1,9 @@
 """Value of a reward design: on held-out labelled pairs, and for selecting among the responses of a policy.
 
-Trains nothing. The policy's N responses per held-out prompt are the same for every reward that is compared with the
-same seed. The mean of best of n is over all subsets of n (`statistics/best_of_n.py`). Gains are in standard deviations
-of the policy's responses: gold gains in those of gold, proxy gains in those of proxy. Domains with different units can
-thus be compared in one table.
+Trains nothing. With the same seed, the policy's N responses per held-out prompt are the same for every reward. The mean
+of best of n is over all subsets of n (`statistics/best_of_n.py`). Gains are in standard deviations of the policy's
+responses: gold gains in those of gold, proxy gains in those of proxy. Domains with different units can thus be compared
+in one table.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ REFERENCE_NAME = "SFT"
 SOUP_NAME = "SFT soup"
 """Name of a reference whose weights are a mean (`needs.soup`)."""
 CERTIFIED_NAME = "certified policy"
-"""Name of the policy with which an alarm of the audit ended rounds of training."""
+"""Name of the policy that training in rounds restored and ended with, after an alarm of the audit."""
 
 SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "correct", "ended")
 """Columns of evaluation.jsonl whose mean or rate is a metric of the policy."""
@@ -216,7 +216,7 @@ class Evaluator(EpisodeLog):
         return self.add(name, rows, metrics)
 
     def _note_unread_answers(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Note that no response states an answer in a form that is read: `correct` is then 0 whatever they say."""
+        """Add a note to the run if no response states an answer that can be read; `correct` is then always 0."""
         answers = read_answers(self.run.data.oracle, rows) if hasattr(self.run.config.data, "verifier") else None
         if answers and not any(answers):
             self.run.note(
@@ -226,7 +226,7 @@ class Evaluator(EpisodeLog):
             )
 
     def evaluate_reference(self) -> None:
-        """Evaluate the reference. If it is a soup, it is not where training starts: evaluate the start policy too."""
+        """Evaluate the reference, and also the start policy if the reference is a soup (a mean of weights)."""
         if SOUP not in self.run.needs:
             self.evaluate(REFERENCE_NAME, self.reference)
             return

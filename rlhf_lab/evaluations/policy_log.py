@@ -16,7 +16,7 @@ from rlhf_lab.training.run import Run
 
 
 def policy_name(run: Run, role: str) -> str:
-    """Return the role, or for a reference that is a stage of the recipe the name of the stage."""
+    """Return a policy's name: its role, or "STAGE (reference)" if it is the reference and a stage of the recipe."""
     source = str(run.config.needs[role])
     return role if role != "reference" or "/" in source else f"{source} (reference)"
 

@@ -13,7 +13,7 @@ from rlhf_lab.training.run import Result, Run
 
 
 class Rescoring:
-    """Reads the saved responses once. Each weighting is then arithmetic on their columns."""
+    """Stage that reads saved responses once, and computes the reward of each weighting from their columns."""
 
     def __init__(self, settings: Rescore, run: Run):
         self.settings = settings

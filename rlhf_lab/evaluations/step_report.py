@@ -239,7 +239,11 @@ def truth_metrics(graded: GradedSolutions) -> dict[str, Estimate]:
 
 
 def sample_metrics(own: GradedSolutions) -> dict[str, Estimate]:
-    """Return ranking and calibration on samples with step labels, and the fractions of critical and sound ones."""
+    """Return ranking and calibration on samples with step labels.
+
+    Also return the fraction of critical solutions (right answer, wrong step) and of sound ones (answer and steps
+    right).
+    """
     probabilities: list[float] = []
     labels: list[float] = []
     prompts: list[float] = []

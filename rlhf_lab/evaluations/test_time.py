@@ -53,7 +53,7 @@ class ChoosingAtTestTime(ScoredPolicyStage):
         return Result(evaluator.policies, {**metrics, **corpus_report(self.run.corpus, self.encoder)}, primary)
 
     def _greedy(self) -> tuple[FloatArray, FloatArray]:
-        """Return (accuracy, equal for every k, (P, K); tokens of the response, (P,))."""
+        """Return (accuracy of the greedy response, repeated for every k, (P, K); its number of tokens, (P,))."""
         evaluator = self.evaluator
         collected = evaluator.collector.collect(
             self.model, evaluator.tasks, 1, 0, temperature=0.0, prompts=evaluator.prompt_ids

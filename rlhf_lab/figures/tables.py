@@ -27,7 +27,7 @@ class Tables:
 
 
 def _to_plain(row: Row) -> Row:
-    """Return a row without non-finite numbers; y stays, as null, because it interrupts a line."""
+    """Return a row without non-finite numbers. A non-finite y becomes null instead, because it interrupts a line."""
     values = {key: to_number_or_text(value) for key, value in row.items() if key != "facts"}
     return {key: value for key, value in values.items() if value is not None or key == "y"}
 

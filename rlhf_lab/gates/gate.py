@@ -99,7 +99,10 @@ def _require_versions(reader: RunReader, scores: Sequence[tuple[SuiteCheck, Scor
 
 
 def _scores_of_run(directory: str, suite: Suite) -> dict[str, Scores]:
-    """Return the values of another run. Checks that it lacks are not compared, but it needs at least one."""
+    """Return the values of the run to compare with.
+
+    Checks without a value are left out; at least one must have a value.
+    """
     reader = RunReader(directory)
     scores: dict[str, Scores] = {}
     problems = []
@@ -110,5 +113,5 @@ def _scores_of_run(directory: str, suite: Suite) -> dict[str, Scores]:
         except DataError as error:
             problems.append(str(error))
     if not scores:
-        raise DataError(f"{directory} has no check of the suite: {problems[0]}")
+        raise DataError(f"{directory} has a value for none of the suite's checks: {problems[0]}")
     return scores

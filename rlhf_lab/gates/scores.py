@@ -30,7 +30,7 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class SuiteCheck:
-    """A demand of a suite with its metric.
+    """One requirement of a suite, and the metric that it is about.
 
     Attributes:
         name: name of the check.
@@ -153,7 +153,10 @@ class RunReader:
         return Scores(estimate, version=version, scale=scale)
 
     def _policy_of(self, check: SuiteCheck, run: StoredRun) -> str:
-        """Return the policy whose metric it is. In another run, it is the name of the gated policy there."""
+        """Return the policy whose metric a check reads.
+
+        In another run, this is the gated policy under its name in that run.
+        """
         names = policy_names(run)
         # a metric of another run belongs to the gated policy as it is named there
         if check.role and names:
@@ -186,7 +189,7 @@ class RunReader:
         need = (self.run.manifest.get("needs") or {}).get(check.role)
         if not need:
             roles = ", ".join(self.run.manifest.get("needs") or {}) or "none"
-            raise DataError(f"{check.name}: {self.directory} started from no needs.{check.role}; its roles: {roles}")
+            raise DataError(f"{check.name}: {self.directory} has no needs.{check.role}; its roles: {roles}")
         return input_directory(self.directory, need) or Path(need["dir"])
 
     def _read(self, role: str, directory: Path) -> StoredRun:

@@ -28,7 +28,7 @@ def table(decision: Decision) -> Table:
 
 
 def _difference(verdict: CheckVerdict) -> str:
-    """Return candidate minus accepted, in the metric's own direction."""
+    """Return the difference candidate minus accepted, not negated for metrics whose lower values are better."""
     if verdict.gain is None:
         return "–"
     gain = verdict.gain.difference

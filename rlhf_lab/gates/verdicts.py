@@ -86,12 +86,12 @@ def decide(
 
 
 def lower_is_better(check: SuiteCheck) -> bool:
-    """Return True if lower values are better according to the demand, or else the metric."""
+    """Return True if lower values are better, according to the suite's entry or else to the metric."""
     return direction(check) == "lower"
 
 
 def direction(check: SuiteCheck) -> str:
-    """Return `higher` or `lower`; "" if neither the demand nor the metric states a direction."""
+    """Return `higher` or `lower`; "" if neither the suite's entry nor the metric states a direction."""
     return check.demand.better or metric_of(check.metric).better
 
 
@@ -178,7 +178,7 @@ def _from_intervals(check: SuiteCheck, now: Estimate, before: Estimate) -> Check
 
 
 def _decide(verdict: CheckVerdict, alpha: float) -> CheckVerdict:
-    """Return the verdict with its state and words."""
+    """Return the verdict with its state (such as "below bound") and a short explanation in words."""
     demand = verdict.check.demand
     mean = verdict.value.mean
     counts = f"{verdict.value.n} scored, {verdict.value.unscored} unscored"
@@ -249,7 +249,7 @@ def _compare(verdict: CheckVerdict, alpha: float) -> tuple[str, str]:
 
 
 def _units_needed(verdict: CheckVerdict, gain: Comparison, distance: float) -> str:
-    """Return how many prompts, or other units, would decide, if difference and spread are as observed.
+    """Return how many prompts, or other units, would decide the check if difference and spread stay as observed.
 
     Args:
         verdict: the check.

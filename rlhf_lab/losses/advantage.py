@@ -65,7 +65,7 @@ def remax(group: GroupScores) -> Tensor:
 
 
 def canon(group: GroupScores) -> Tensor:
-    """CANON (arXiv:2509.23962): compare the two equal halves of a group that a metric splits, in both directions.
+    """CANON (arXiv:2509.23962): rank a group by a metric, split it into halves, and compare across and within them.
 
     μ·(r − mean of the other half) + (1 − μ)·(r − mean of the own half). With μ = ½ and an even count this is `dr_grpo`.
     Only scored responses are split. With an odd count the middle response belongs to the lower half. An empty half gets

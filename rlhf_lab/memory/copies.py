@@ -66,7 +66,7 @@ def copies(stage: Stage) -> list[Copy]:
 def shares_base(stage: Stage) -> bool:
     """Return True if the base of the policy's adapter is also its reference and the base of other adapters.
 
-    The base of a sharded policy is not: see training.start.load_policy_twice.
+    The base of a sharded policy is not shared: see training.start.load_policy_twice.
     """
     # with full training the policy has no base that stays unchanged
     trains_adapter = bool(stage.config.model.lora.rank) and stage.config.algorithm.outputs.model
@@ -110,7 +110,7 @@ def _on_base(
     head: int,
     member: int = 0,
 ) -> Copy:
-    """Put a reward model, or a critic that starts from it, on the base of the policy's adapter if possible.
+    """Count a reward model, or a critic that starts from it, as an adapter on the policy's base if it can share it.
 
     Args:
         expected: storage required for its role.
@@ -128,12 +128,12 @@ def _on_base(
 
 
 def _stored(stage: Stage, role: WeightsOf, shape: ModelShape) -> Stored:
-    """Return the storage of a frozen model's weights; a model with a scalar head counts as a reward model."""
+    """Return the number format of a frozen model's weights; a model with a scalar head counts as a reward model."""
     return stage.config.model.stored("reward" if shape.outputs else role)
 
 
 def reward_copies(stage: Stage) -> list[Copy]:
-    """Return the frozen models of the reward, each member of an ensemble separately; empty if a role has no model."""
+    """Return the frozen models of the reward, one per member of an ensemble; empty if `needs` lacks one of them."""
     if any(role not in stage.needs for role in stage.config.reward.roles):
         return []
     models = []
@@ -179,7 +179,7 @@ def gold_copies(stage: Stage) -> list[Copy]:
 
 
 def section_copies(stage: Stage) -> list[Copy]:
-    """Return the models that sections load, such as a local judge. Only the process that uses it holds it."""
+    """Return the models that sections of the config load, such as a local judge, each in a single process."""
     models = []
     for section in stage.config.sections().values():
         for name, use in section.local_models(stage.config).items():
@@ -241,7 +241,7 @@ def step_rows(stage: Stage, processes: int) -> Rows:
 
 
 def micro_rows(stage: Stage, processes: int) -> Rows:
-    """Return the rows of the largest micro-batch: `algorithm.micro_batch_tokens` or less, but at least one unit."""
+    """Return the rows of the largest micro-batch: at least one row or pair, within `algorithm.micro_batch_tokens`."""
     settings = stage.config.algorithm
     rows = step_rows(stage, processes)
     limit = settings.micro_batch_tokens
@@ -255,7 +255,10 @@ def micro_rows(stage: Stage, processes: int) -> Rows:
 
 
 class SampledBatch(NamedTuple):
-    """Batch that the sampler decodes: `group` responses to each of `prompts`; `refilled` if further rows wait."""
+    """Rows that the sampler decodes at a time: `group` responses to each of `prompts` prompts.
+
+    `refilled` is True if waiting rows take the places of finished ones.
+    """
 
     prompts: int
     group: int
@@ -291,7 +294,7 @@ def gathered_bytes_to_sample(
     training: Training,
     processes: int,
 ) -> tuple[int, int]:
-    """Return (bytes of a sharded policy that are full during sampling, bytes of a block that is full to compute).
+    """Return (bytes of a sharded policy that are gathered during all of sampling, bytes gathered block by block).
 
     These are the full policy and 0, or with `sharding.sampling=block` the part outside the blocks and one block.
     """

@@ -16,7 +16,7 @@ GIB, CARD_GB = 2**30, 10**9
 CARDS = (8, 16, 24, 40, 80, 141)
 """Memory of common GPUs in GB."""
 MOST_DEVICES = 64
-"""Maximum number of devices of a plan; beyond it, the memory of a process outside its shard is not well known."""
+"""Maximum number of devices of a plan. With more devices, the estimate of memory outside the shards is inaccurate."""
 TENSOR = (1, 2, 4, 8)
 """Degrees of tensor parallelism, which is limited to one machine."""
 
@@ -56,7 +56,7 @@ def smallest_count(
     strategy: str,
     card_bytes: int,
 ) -> int | None:
-    """Return the minimum number of processes, in powers of two, that fit on such cards; None above `MOST_DEVICES`."""
+    """Return the minimum number of cards on which the update fits, a power of two; None above `MOST_DEVICES`."""
     count = 1
     while count <= MOST_DEVICES:
         if update_bytes(shape, rows, training, strategy, count) <= card_bytes:
@@ -88,7 +88,7 @@ def split_bytes(
     """Return the bytes of one device under tensor and pipeline parallelism.
 
     The device holds its layers of the pipeline, and the embedding, last norm and head, all sharded by tensor
-    parallelism. No device of a pipeline has both ends of the model, so this is an upper bound for the first one.
+    parallelism. This is an upper bound, because no device of a pipeline has both the embedding and the head.
 
     Matrices and the activations that they produce are sharded, norms and the residual stream are not
     (arXiv:1909.08053). In a one-forward-one-backward schedule the first stage keeps the activations of as many

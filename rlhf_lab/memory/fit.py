@@ -39,10 +39,10 @@ def smallest_change(
 ) -> Suggestion | None:
     """Return a change of a run with which all its stages fit; None if no tried change is sufficient.
 
-    Few settings are tried before many, and settings that only cost time before those that change the arithmetic. Then
-    follow an adapter instead of all parameters, and fully sharded training on the available devices. Settings apply to
-    all stages of the run, except `micro_batch_tokens`. It is changed only for the stages that need it, and is as large
-    as possible.
+    Few settings are tried before many, and settings that only cost time before those that change the arithmetic. After
+    these, an adapter instead of all parameters is tried, and fully sharded training on the available devices. Settings
+    apply to all stages of the run, except `micro_batch_tokens`. It is changed only for the stages that need it, and is
+    as large as possible.
 
     Args:
         needed: returns the stages of a run that have to fit.
@@ -110,7 +110,7 @@ def _is_valid(root: Stage, change: Change) -> bool:
 
 
 def _growing_subsets(changes: list[Change]) -> Iterator[tuple[Change, bool]]:
-    """Yield combinations of changes, from none to all; the flag adds smaller micro-batches to the combination."""
+    """Yield (combination of changes, True if micro-batches are also made smaller), small combinations first."""
     # few changes before many; the micro-batch counts as one of them
     for size in range(len(changes) + 2):
         for micro in (True, False):
@@ -122,9 +122,9 @@ def _growing_subsets(changes: list[Change]) -> Iterator[tuple[Change, bool]]:
 
 
 def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
-    """Yield changes to combine with the cheap ones, mild first: none, an adapter, several devices, both.
+    """Yield lists of similar changes to combine with `_cheap_changes`: none, an adapter, several devices, both.
 
-    The last change within a family saves the most memory.
+    The last change of a list saves the most memory.
     """
     adapter = _adapter_change(root)
     sharded = list(sharding_changes(root, device.limit))
@@ -180,7 +180,7 @@ def _suggestion_if_fits(
     device: Device,
     needed: Callable[[Stage], Iterable[Stage]],
 ) -> Suggestion | None:
-    """Return the change, with smaller micro-batches for stages that need them; None if a stage does not fit."""
+    """Return the change as a suggestion, with smaller micro-batches where needed; None if a stage does not fit."""
     overrides = dict(change)
     peak = 0
     for stage in needed(artifacts.plan(changed(root, change).config, root.recipe)):

@@ -77,7 +77,7 @@ def neutral_change(stage: Stage, machine: Device) -> tuple[Change, StagePlan | N
 
 
 def _changes(stage: Stage, machine: Device, rows: Change) -> Iterator[Change]:
-    """Yield combinations of changes: those that make sampling fit, then with ever smaller micro-batches."""
+    """Yield changes to try: `rows` with ever smaller micro-batches, then the same with activation checkpointing."""
     # checkpointing is used only if no micro-batch fits without it
     for checkpointing in _checkpointing(stage):
         yield {**rows, **checkpointing}
@@ -105,7 +105,7 @@ def _fewer_rows(
     plan_with: Callable[[Change], StagePlan],
     share: int,
 ) -> Change | None:
-    """Return the maximum number of rows, halved repeatedly, whose sampling fits; None if one row does not fit.
+    """Halve the number of sampled rows until sampling fits, and return the change; None if one row does not fit.
 
     Args:
         beside: another change, which is part of the result.

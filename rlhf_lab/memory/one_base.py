@@ -1,4 +1,4 @@
-"""Reward models that share the base of a stage's policy, according to directories and stages.
+"""Decides from directories and settings which reward models can share the base of a stage's policy.
 
 `models/one_base.py` loads them. Both modules use `Record.why_separate`.
 """
@@ -37,7 +37,7 @@ class Trained:
 
 
 def reward_adapter(stage: Stage, need: Stage | External, member: int = 0) -> Trained | None:
-    """Return the adapter of a reward model's member; None if all its parameters were trained, or not by rlhf_lab."""
+    """Return the adapter of a reward model's member; None if it has no adapter, or one that rlhf_lab did not train."""
     start = stage.needs["policy"]
     directory = Path(need.model, "members", str(member)) if member else Path(need.model)
     adapter = adapter_dir(directory)

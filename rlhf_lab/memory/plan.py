@@ -150,11 +150,11 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
 
 
 _IN_STEP = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
-"""Strategies whose processes must run the same passes, so none of them splits a batch into two passes."""
+"""Strategies under which all processes must run the same passes, so no process may split a batch into two passes."""
 
 
 def arithmetic(stage: Stage, cuda: bool) -> ComputePrecision:
-    """Return the arithmetic of the stage's passes."""
+    """Return the precision, attention kernel and checkpointing of the stage's forward and backward passes."""
     configured: Any = getattr(stage.config.model, "attention", "auto")
     # `auto` is sdpa if a family supports it. Capped scores are always computed eagerly, see work.py.
     attention: Attention = "sdpa" if configured == "auto" else configured
@@ -175,7 +175,7 @@ def _plan_copy(
     rows: Rows | None,
     how: ComputePrecision,
 ) -> PlanLine:
-    """Return the line of one model copy."""
+    """Return the plan's line for one model copy: the bytes of its state, and of a pass on its rows."""
     is_policy_sharded = processes > 1 and STRATEGIES[strategy].weights
     full_bytes = gathered_bytes(model.shape, strategy, training.precision) if is_policy_sharded else 0
     if model.trained and rows:
@@ -286,7 +286,7 @@ def _sampler(
 
 
 def _policy_stored(stage: Stage) -> Stored:
-    """Return the storage of the weights of the sampled policy."""
+    """Return the number format in which the weights of the sampled policy are stored."""
     trained_fully = stage.config.algorithm.outputs.model and not stage.config.model.lora.rank
     return "float32" if trained_fully else stage.config.model.stored("policy")
 

@@ -1,4 +1,4 @@
-"""`plan table recipes`: minimum number of cards for each recipe and published size, before and after.
+"""`plan table recipes`: minimum number of cards for each recipe and published size, in columns "before" and "after".
 
 Before: all weights are float32, and settings are those of the recipe or made frugal by hand. After: weights that are
 not trained are stored as `model.weights` says, and `runtime.fit` adapts other settings (`placement.py`).

@@ -137,7 +137,7 @@ STRATEGIES = {
     "zero2": Strategy(gradients=True, optimizer=True, master=True),
     "zero3": Strategy(True, True, True, "blocks", master=True),
 }
-"""`sharding=…` → state that it shards."""
+"""Kind of `sharding` → the parts of a model's state that it shards."""
 
 
 def weight_bytes(shape: ModelShape, stored: Stored) -> int:

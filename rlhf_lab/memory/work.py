@@ -422,10 +422,10 @@ def sampling(
 
 
 def _reading_bytes(shape: ModelShape, bytes_each: int) -> int:
-    """Return the bytes in addition to a block's copy while its largest projection is read.
+    """Return the bytes of temporaries at their peak while the sampler copies a block's weights.
 
-    Its parts are scaled in float32 and concatenated; with a bfloat16 copy the concatenated ones are first float32. For
-    a gated MLP this is the last projection but one, when the copy of the last one does not exist yet.
+    The weights of a projection are scaled in float32 and concatenated. If the copy is bfloat16, it is converted only
+    after this. In a gated MLP the peak is at the last projection but one, before the copy of the last one exists.
     """
     matrix = shape.hidden * shape.mlp
     per_number = 4 if bytes_each == 4 else 8
@@ -444,7 +444,7 @@ def _sampling_by_the_model(
     new: int,
     full_block: int,
 ) -> SamplerMemory:
-    """Return the same bytes if the model's own forward pass decodes: no copy of weights, a prompt cache per row.
+    """Return the sampler's bytes if the model's own forward pass decodes: no copy of weights, a prompt cache per row.
 
     Keys and values are float32, because rotary embeddings have the dtype of the residual stream. The cache grows by
     copying one layer at a time. A layer repeats keys and values for every query head under the mask for padding.

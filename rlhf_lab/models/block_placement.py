@@ -13,7 +13,7 @@ from rlhf_lab.models.settings import Dispatch
 
 GIB = 2**30  # limits are in GiB, sizes in bytes
 Place = int | str
-"""Index of a GPU, or `cpu`, or `disk`."""
+"""Place of a block: the index of a GPU, `cpu` or `disk`."""
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,10 @@ def _stored(
     weights: Stored,
     device: str,
 ) -> nn.Module:
-    """Return a loaded model in its storage; 4-bit weights get the adapters of the stages that trained the model."""
+    """Return a loaded model with its weights stored as `weights`.
+
+    To 4-bit weights, add the adapters of earlier stages.
+    """
     model = store(_without_dropout(model), weights, device)
     if weights == "nf4":
         for directory in lora.adapter_chain(source)[1]:
@@ -141,7 +144,7 @@ def _stored(
 
 
 def _weights(settings: Scratch | HuggingFace, role: WeightsOf, trained: bool) -> Stored:
-    """Return the storage of a model's weights."""
+    """Return how a model's weights are stored: float32, bfloat16 or nf4."""
     return "float32" if trained and not settings.lora.rank else settings.stored(role)
 
 

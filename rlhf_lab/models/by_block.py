@@ -27,7 +27,7 @@ GATHERER = "_rlhf_lab_gatherer"
 
 
 def sample_by_block(model: nn.Module) -> None:
-    """Make `gather_while_reading` all-gather a sharded model block by block."""
+    """Mark a sharded model so that `gather_while_reading` all-gathers it block by block instead of as a whole."""
     model.__dict__[SAMPLED_BY_BLOCK] = True
 
 
@@ -49,7 +49,7 @@ def gather_while_reading(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def gather_context_of(tree: nn.Module) -> BlockByBlock | None:
-    """Return the gatherer of a model from `gather_while_reading`; None for a model with full parameters."""
+    """Return the gatherer of a model that `gather_while_reading` yielded; None if the model has full parameters."""
     found: BlockByBlock | None = tree.__dict__.get(GATHERER)
     return found
 
@@ -81,7 +81,7 @@ class BlockByBlock:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Give the tree the parameters outside the blocks, and hooks that gather each block in its forward pass."""
+        """Fill the module tree with the parameters outside the blocks; add hooks that gather each block as it runs."""
         hooks = []
         self._fill(self._outside)
         for block in self._order:

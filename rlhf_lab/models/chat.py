@@ -31,7 +31,7 @@ templates write if they do not know the time.
 DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 """Call in a template for the current date; the second group is its format."""
 MADE_UP = "made_up"
-"""Name, and only argument, of a tool call that is rendered to find out what the template writes after it."""
+"""Name of a tool call, and of its only argument, that is rendered to find out what the template writes after it."""
 
 
 class ChatTemplate:
@@ -58,7 +58,10 @@ class ChatTemplate:
         self.stop_ids = tuple(dict.fromkeys(known_ids))  # without duplicates, in order
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
-        """Return the token ids up to the start of the assistant's response. Raises DataError for rejected messages."""
+        """Return the token ids up to the start of the assistant's response.
+
+        Raises DataError if the template rejects the messages.
+        """
         texts = [str(message.get("content") or "") for message in messages]
         if not any(special in text for text in texts for special in self._special_texts):
             # no message contains the text of a special token, so the rendered text can be tokenised as it is
@@ -118,9 +121,10 @@ class ChatTemplate:
         return ids
 
     def _behind_calls(self, messages: Sequence[Message], texts: Sequence[str], *, finished: bool) -> list[int]:
-        """Return `next_prompt` for tool results, rendered after a response with a tool call, as templates require.
+        """Return the result of `next_prompt` for tool results.
 
-        One call represents all calls of the response, because the text after a turn does not depend on its content.
+        Templates accept tool results only after a response with a tool call. One call represents all calls of the
+        response, because the text after a turn does not depend on its content.
         """
         results = [message for message in messages if message["role"] == "tool"]
         id = results[0].get("tool_call_id") or call_id(0)
@@ -158,11 +162,12 @@ class ChatTemplate:
     def turns(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, learned: Sequence[int]
     ) -> tuple[list[int], list[bool]]:
-        """Return the token ids from the first learned turn on, as they follow `prompt`, and True for each learned one.
+        """Return the token ids after the prompt of the first learned turn, and a mask that is True for learned tokens.
 
-        A learned turn is the difference between the conversation with it and the prompt before it. It consists of its
-        text, tokenised separately as in `response`, its tool calls, and its end of turn. The last message is a learned
-        one; text that the template writes after its end of turn is omitted.
+        A learned turn is an assistant turn whose tokens are in the loss: the rendered conversation up to its end
+        without the prompt before it. It consists of its text, tokenised separately as in `response`, its tool calls,
+        and its end of turn. The last message is a learned turn; text that the template writes after its end of turn is
+        omitted.
 
         Args:
             learned: indices of the assistant's messages that are learned, ascending.
@@ -207,7 +212,7 @@ class ChatTemplate:
         return mark_start
 
     def _turn(self, rendered: str, texts: Sequence[str], number: int) -> tuple[list[int], list[int]]:
-        """Split text rendered from a turn's start. Returns (ids of the turn, ids up to the next learned turn)."""
+        """Split text that starts with a learned turn into (ids of that turn, ids up to the next learned turn)."""
         before, mark, rest = rendered.partition(MARK.format(number))
         text = texts[number]
         if not mark:

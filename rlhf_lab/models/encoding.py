@@ -62,7 +62,7 @@ class Encoder:
         self._prefix = [bos] if adds_bos else []
 
     def uncounted(self) -> Encoder:
-        """Return the same encoder with counts of its own, for texts that are not data of the run."""
+        """Return a copy of this encoder whose counts start at zero, to encode texts that are not data of the run."""
         return replace(self, counts={})
 
     @property
@@ -154,7 +154,7 @@ class Encoder:
     def next_prompt(self, messages: Sequence[Message], *, finished: bool) -> list[int]:
         """Return the token ids after a sampled response: further messages, up to the start of the next response.
 
-        Tokens that the model has already seen are never rendered again; these tokens are appended to them.
+        The caller appends these ids to the tokens that the model has already seen, which are never rendered again.
 
         Args:
             finished: True if the response ended with a stop token; otherwise the end of its turn is added.
@@ -321,7 +321,7 @@ class TokenBatch:
 
 
 def _learned_mask(rows: Sequence[Row], masks: Sequence[Sequence[bool]], width: int) -> torch.Tensor:
-    """Return the mask (B, width): the rows' masks over their responses, False over prompts and padding."""
+    """Return the mask of tokens in the loss, (B, width): `masks` at the tokens of responses, False elsewhere."""
     learned = []
     for index, ((prompt, response), mask) in enumerate(zip(rows, masks, strict=True)):
         if len(mask) != len(response):

@@ -42,7 +42,10 @@ class Family:
 
 @cache
 def families() -> dict[str, Family]:
-    """Return the families of all packs by `model.family`. Raises ConfigError for a name or model type in use."""
+    """Return the families of all packs by `model.family`.
+
+    Raises ConfigError if a name or model type belongs to two families.
+    """
     references = named("families")
     found: dict[str, Family] = {}
     for name, reference in references.items():

@@ -85,7 +85,7 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
 
 
 def _attach(model: nn.Module, config: Any) -> None:
-    """Wrap the layers that `config` names in peft's layers, with a float32 adapter without its final values."""
+    """Wrap the layers that `config` names in peft's layers, with a float32 adapter whose values are set later."""
     with torch.random.fork_rng(devices=[]):  # peft samples its own A, which is overwritten
         _untyped(model).add_adapter(config, NAME)
     for layer in _adapted_layers(model):  # peft gives an adapter the dtype of its base
@@ -339,7 +339,7 @@ def add_products(model: nn.Module, directory: Path, *, shared: bool = False) -> 
 
 
 def _scale(config: Any, layer_name: str, rank: int) -> float:
-    """Return the factor of a layer's product. In adapters of other programs it may differ between layers."""
+    """Return the scale s of a layer's product. In adapters of other programs it may differ between layers."""
     key = _import_peft().utils.other.get_pattern_key(config.alpha_pattern, layer_name)
     alpha: float = config.alpha_pattern.get(key, config.lora_alpha)
     # rank-stabilised LoRA (arXiv:2312.03732) divides by √rank

@@ -37,7 +37,7 @@ TENSOR_PIECE_BYTES = 1024
 FILE_END_BYTES = 2**22
 """Number of bytes hashed at the start and the end of a model's file; the middle of a larger file is not read."""
 RECORD = "trained_on.json"
-"""File next to those of an adapter that rlhf_lab has trained."""
+"""File next to those of an adapter that rlhf_lab has trained. It records the base model; see `Record`."""
 MAX_HEADER = 32 * MIB
 """Maximum size of a safetensors header in bytes, enough for 300,000 tensors.
 
@@ -149,7 +149,7 @@ def _base_of_adapter(directory: Path) -> str | None:
 
 
 def check_bases(source: str | Path) -> None:
-    """Follow an adapter to its base, and on to that one's base. Raises ArtifactError if the chain is circular."""
+    """Follow an adapter to its base, and on from a base that is an adapter too. Raises ArtifactError for a circle."""
     here = str(source)
     passed = [here]
     while (Path(here) / ADAPTER).is_file() and not (Path(here) / "config.json").is_file():
@@ -239,7 +239,7 @@ class Record:
 
     @classmethod
     def read(cls, directory: Path) -> Record | None:
-        """Read the record of an adapter's directory; None without one, as for adapters from other programs."""
+        """Read the record in an adapter's directory; None if it has none, as for adapters from other programs."""
         values = read_json(directory / RECORD)
         return cls(**values) if values else None
 
@@ -503,7 +503,7 @@ def model_identity(source: str) -> str:
 
 
 def input_identity(source: str) -> str:
-    """Return the identity of an entry of `needs`: of the rows of a generated corpus, else of a model."""
+    """Return the identity of what an entry of `needs` names: the rows of a generated corpus, or else a model."""
     return generated_identity(Path(source)) or model_identity(source)
 
 

@@ -38,7 +38,7 @@ class OneBase:
     note: Callable[[str], None]
 
     def language_model(self) -> nn.Module:
-        """Return another module tree around the base, which can have its own adapter."""
+        """Return a model that shares the tensors of the base, and to which an adapter of its own can be added."""
         return twin(self.model)
 
     def reward_model(self, source: str, outputs: int, weights: Stored) -> nn.Module | None:
@@ -68,7 +68,7 @@ class OneBase:
         return model
 
     def _scalar_model(self, outputs: int) -> Any:
-        """Return a model with a scalar head around the base's tensors; None if transformers builds another trunk."""
+        """Return a model with a scalar head around the base's tensors; None if its backbone differs."""
         base: Any = self.model
         config = copy.deepcopy(base.config)
         config.num_labels = outputs

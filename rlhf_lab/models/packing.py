@@ -123,7 +123,10 @@ def end_to_end(lengths: Lengths) -> Packing:
 
 
 def packings(lengths: Lengths) -> Iterator[Packing]:
-    """Yield packings of several widths: wide ones keep groups together, narrow ones split them and repeat prompts."""
+    """Yield packings of several widths.
+
+    Wide ones keep the responses of a prompt together; narrow ones repeat prompts.
+    """
     max_length = max(lengths.slots)
     all_rows = sum(lengths.slots)  # more width than all rows together gains nothing
     widths = {min(int(multiple * max_length), all_rows) for multiple in WIDTHS}

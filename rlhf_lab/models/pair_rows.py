@@ -34,7 +34,7 @@ def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
 
 
 def _without_end(encoder: Encoder, response: str, row: Row) -> Row:
-    """Return a row up to the last character of its response, without EOS and what a chat template adds."""
+    """Return a row up to the last character of its response, without EOS and without what a chat template adds."""
     prompt_ids, response_ids = row
     [last] = end_tokens(encoder, response, [len(response)])
     return prompt_ids, response_ids[: last + 1]

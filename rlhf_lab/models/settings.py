@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 Tuned = dict[str, dict[str, Any]]
-"""Algorithm (or `rollout`) → setting → value."""
+"""Values of settings that suit a model: algorithm (or `rollout`) → setting → value."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ WeightsOf = Literal["policy", "reference", "reward"]
 
 @dataclass(frozen=True)
 class RoleWeights:
-    """Storage of the weights of single roles; null is the value of `model.weights`.
+    """Storage (float32, bfloat16 or nf4) of the weights of single roles; null means the value of `model.weights`.
 
     Args:
         policy: storage of policies that are sampled or measured, and of the base of an adapter.
@@ -125,7 +125,7 @@ class Weights(Section):
         return [("model", self)] if "model" in config.algorithm.inputs.sections else []
 
     def stored(self, role: WeightsOf) -> Stored:
-        """Return the storage of a role's weights."""
+        """Return how the weights of a role are stored: float32, bfloat16 or nf4."""
         roles = self.weights_of
         written = {"policy": roles.policy, "reference": roles.reference, "reward": roles.reward}
         return written[role] or self.weights

@@ -133,7 +133,7 @@ def divide(
 
 
 def shard_model(model: nn.Module, root: Root, full: Callable[[nn.Parameter], torch.Tensor]) -> None:
-    """Prepare a model whose parameters a library will shard.
+    """Register in a model how its parameters are gathered, before a library shards them.
 
     Args:
         root: module that contains the model; the library gathers parameters in its forward pass.
@@ -262,7 +262,10 @@ def _gather_parameters(
 
 
 def gather(parameter: nn.Parameter, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a parameter that FSDP has sharded as a full tensor; None keeps its dtype. All processes must call it."""
+    """Gather a parameter that FSDP has sharded, and return the full tensor.
+
+    None keeps its dtype. All processes must call it.
+    """
     shard = parameter.detach().to(dtype or parameter.dtype)  # cast before the exchange, which then moves fewer bytes
     return shard.full_tensor() if isinstance(shard, DTensor) else shard
 

@@ -38,9 +38,11 @@ TRIAL_ROWS = [
     ([2, 3], [4]),
     ([2, 3], [5, 6]),
 ]
-"""Prompts and responses of different lengths, so that the trial covers padding and positions as well."""
+"""Token ids of prompts and responses on which a layout is tried before use. Their lengths differ, so that the trial
+covers padding and positions as well."""
 ROUNDING = 0.05
-"""Maximum relative difference in a trial with bfloat16 weights or computation, relative to the largest state."""
+"""Maximum difference between the hidden states of two layouts in a trial with bfloat16 weights or computation, relative
+to the largest state."""
 TWO_PASSES_COST = 1.1
 """Time of two passes relative to one with as many slots and pairs: the cache is copied to every row."""
 

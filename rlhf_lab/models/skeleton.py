@@ -67,7 +67,8 @@ def placed(build: Callable[[str], nn.Module], device: str) -> nn.Module:
     """Return the model that `build` creates on a device.
 
     For `MAIN` the main process builds it in host memory. The others get its module tree with buffers, and with
-    parameters that have no values until `receive`. All processes must then call it, and an error is raised in all.
+    parameters that have no values until `receive`. All processes must call `placed` if the device is `MAIN`, and an
+    error is raised in all.
     """
     if device != MAIN:
         return build(device)

@@ -39,13 +39,14 @@ WRITTEN_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')  # the name in a call that 
 WRITTEN_ID = re.compile(r"[A-Za-z0-9]{9}")
 """Id that a template may write after a call's result; Mistral's templates reject all other ids."""
 ELEMENTS = re.compile(rf"=\s*{NAME}\s*>\s*<(\w+)=\s*{KEY}\s*>\s*{VALUE}\s*</\1>")
-"""Text around name and argument of the probe if arguments are elements; the group is the word of the elements."""
+"""Name and argument of the probe call in templates that write each argument as an element `<WORD=KEY>…</WORD>`; the
+group is WORD."""
 SPACE = re.compile(r"\s*")
 DECODER = json.JSONDecoder()
 FIRST_LENGTH = 4096
 """Number of characters in which the end of a JSON value is searched first."""
 LONGEST_TOKEN = 16
-"""Number of characters before the end of an excerpt in which truncation may have caused a JSON error."""
+"""Number of characters at the end of an excerpt. A JSON error in them may come from the cut and not from the text."""
 NO_VALUE = object()
 """Value for missing JSON, because None is the value of `null`."""
 
@@ -88,7 +89,7 @@ class CallFormat:
     # call would make the time for a long response quadratic.
 
     def _read_one(self, text: str, start: int) -> tuple[list[dict[str, Any]], int]:
-        """Return (the calls after an opening, the position at which they end)."""
+        """Return (the calls after the text that opens a call, the position at which they end)."""
         if self.between is not None:
             return self._read_named(text, start)
         value, end = _json_at(text, start)
@@ -127,7 +128,7 @@ class CallFormat:
         return name.strip(), _usable_id(id.strip())
 
     def _read_elements(self, name: str, text: str, start: int) -> tuple[list[dict[str, Any]], int]:
-        """Return (the call whose arguments are elements, the position at which it ends)."""
+        """Return (the call whose arguments are XML-like elements, the position at which it ends)."""
         # A value may contain text that looks like the end of its element: another element or the closing must follow.
         element = re.compile(
             rf"\s*<{self.element}=([^>\n]*)>(.*?)</{self.element}>(?=\s*(?:<{self.element}=|{re.escape(self.closing)}))",
@@ -147,14 +148,17 @@ class CallFormat:
         return [_read_call(name, {MALFORMED: written.strip()})], end
 
     def _behind(self, text: str, position: int) -> int:
-        """Return the position after the closing of a call that ends at `position`, or `position` without a closing."""
+        """Return the end of the closing text of a call that ends at `position`; `position` if that text is missing."""
         start = _skip_space(text, position)
         if self.closing and text.startswith(self.closing, start):
             return start + len(self.closing)
         return position
 
     def _up_to_end(self, text: str, start: int) -> tuple[str, int]:
-        """Return (a call that cannot be parsed, its end): up to its closing, or else up to the next opening."""
+        """Return (text of a call that cannot be parsed, its end).
+
+        It ends at its closing text, or else at the next opening text.
+        """
         escaped = [re.escape(mark) for mark in (self.closing, self.opening) if mark]
         marks = "|".join(escaped)
         mark = re.compile(marks).search(text, start)
@@ -177,7 +181,7 @@ class CallFormat:
         return ("", calls) if calls else (text, [])
 
     def _behind_markers(self, text: str, position: int) -> int:
-        """Return the position after markers and white space."""
+        """Return the position after white space and any of the texts `markers`."""
         position = _skip_space(text, position)
         while text.startswith(self.markers, position):
             marker = next(marker for marker in self.markers if text.startswith(marker, position))
@@ -311,10 +315,13 @@ def _call_of(value: Any) -> dict[str, Any] | None:
 
 
 def _read_call(name: str, arguments: Mapping[str, Any], id: str = "") -> dict[str, Any]:
-    """Return a call in our form; its name is escaped, so that it cannot end the form in which a template writes it."""
+    """Return a call in the form of `function_call`, with its name escaped.
+
+    The name could otherwise end the form in which a template writes it.
+    """
     return function_call(written_name(name), arguments, id)
 
 
 def _usable_id(id: Any) -> str:
-    """Return a call's id; "" without one, or if a template could reject it."""
+    """Return a call's id; "" if it has none, or if a template could reject it."""
     return id if isinstance(id, str) and WRITTEN_ID.fullmatch(id) else ""

@@ -31,7 +31,7 @@ class Truncation:
         return bool(self.allowed or self.top_k or self.top_p < 1)
 
     def apply_(self, z_NV: torch.Tensor, target_N: torch.Tensor | None = None) -> torch.Tensor:
-        """Set the logits of all other tokens to −∞, in place.
+        """Set the logits of all tokens that the restrictions exclude to −∞, in place.
 
         Args:
             z_NV: float32 logits, already divided by the temperature.

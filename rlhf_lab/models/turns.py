@@ -44,7 +44,7 @@ def conversation_row(
 
 
 def _text_turns(encoder: Encoder, messages: list[Message], learned: list[int]) -> tuple[list[int], list[bool]]:
-    """Return the token ids of a transcript without a chat template, from the first learned turn on, and their mask."""
+    """Return token ids without a chat template from the first learned turn on, and their mask (True: in the loss)."""
     ids: list[int] = []
     mask: list[bool] = []
     for number, next_number in zip(learned, [*learned[1:], None], strict=True):

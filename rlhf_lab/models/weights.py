@@ -27,7 +27,7 @@ from rlhf_lab.models.sharded import blocks, compute_in
 HEAD = "score"
 """Name of the scalar head of a reward model."""
 STORED = "_rlhf_lab_stored"
-"""Key in a model's `__dict__` for the storage of its weights; see `sharded.ROOT`."""
+"""Key in a model's `__dict__` for how its weights are stored (float32, bfloat16 or nf4); see `sharded.ROOT`."""
 EARLIER = "earlier"
 """Key in a layer's `__dict__` for adapter products of earlier stages; see `products`."""
 BLOCK = 64
@@ -74,7 +74,7 @@ def mark_as_stored(model: nn.Module, weights: Stored) -> None:
 
 
 def stored_as(model: nn.Module) -> Stored:
-    """Return the storage of a model's frozen weights."""
+    """Return how a model's frozen weights are stored: float32, bfloat16 or nf4."""
     return model.__dict__.get(STORED, "float32")
 
 
@@ -101,7 +101,7 @@ def numbers_of(layer: nn.Module) -> Tensor:
 
 
 def stored_tensors(parameter: Tensor) -> list[Tensor]:
-    """Return all tensors that determine a parameter's values: for four bits also the scales, and their own scales."""
+    """Return all tensors that determine a parameter's values; for 4-bit weights also both levels of scales."""
     state: Any = getattr(parameter, "quant_state", None)
     if state is None:
         return [parameter.detach()]

@@ -33,13 +33,16 @@ from rlhf_lab.training.checkpoint import trained_state
 from rlhf_lab.training.run import Run
 
 WINDOW = 128
-"""Minimum number of comparisons in the lower bound, once there are as many; they are those of the last iterations."""
+"""Minimum number of recent comparisons that the lower bound uses; in the first iterations it uses all that exist."""
 LEVEL = "hard_stop"
 """Level of an alarm in `alerts.levels`."""
 
 
 def by_gold(run: Run) -> Comparer:
-    """Return a comparer by the gold reward: the true reward of the data, or that of `needs.gold` or `needs.judge`."""
+    """Return a function that compares responses by their gold reward.
+
+    Gold is the true reward of the data, or that of `needs.gold` or `needs.judge`.
+    """
 
     def compare(first: Sequence[Episode], second: Sequence[Episode]) -> FloatArray:
         # one call for both sides, so that a model scores them in the same batches
@@ -104,7 +107,7 @@ class Auditor:
             self._certified = self._copy_weights()
 
     def check(self, iteration: int, *, final: bool = False) -> dict[str, float]:
-        """Buy comparisons of the current policy, write them, and act on an alarm. Returns the metrics to log.
+        """Obtain comparisons of the current policy, write them, and act on an alarm. Returns the metrics to log.
 
         Args:
             iteration: number of iterations that the policy was trained on, at least 1. The same number gives the same

@@ -15,11 +15,11 @@ turns. The mix of kinds of turns also changes that length, so `length_z` only co
 A reward that is partly or fully the outcome of the task (`TermSettings.outcome`) rises when a policy improves. Then
 `parting` replaces `reward_kl`: it detects that the remaining part of the reward gains more than the outcome does.
 
-One of the rules in `signals` in alarm is a warning. `needed` of them at the same checkpoint are a strong warning, which
-files call `hard_stop` for every value of `action`. If `reward_kl` is one of the signals, `parting` alone is a strong
-warning, because it compares proxy and outcome. No rule reads the true reward of simulated worlds. It only serves to
-judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, displayed ones
-from 1.
+An alarm of one rule in `signals` is a warning. Alarms of `needed` of these rules at the same checkpoint are a strong
+warning, which files call `hard_stop` for every value of `action`. If `reward_kl` is one of the signals, `parting` alone
+is a strong warning, because it compares proxy and outcome. No rule reads the true reward of simulated worlds. It only
+serves to judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, displayed
+ones from 1.
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ class IterationBatch:
 
     @property
     def parting_N(self) -> FloatArray:
-        """Unverified part of the reward minus the outcome; NaN or empty if no part of the reward is the outcome."""
+        """Part of the reward that is not the task's outcome, minus the outcome.
+
+        NaN or empty if no part of the reward is the outcome.
+        """
         if not len(self.unverified_N):
             return self.unverified_N
         outcome_N = self.reward_N - self.unverified_N
@@ -342,7 +345,10 @@ class Detector:
             self.first.setdefault(name, self.iteration - 1)
 
     def band(self) -> tuple[float, float] | None:
-        """Return the range of mean lengths without alarm of `length_z`, for checkpoints as large as in warm-up."""
+        """Return the range of mean lengths in which `length_z` raises no alarm.
+
+        It applies to checkpoints as large as in warm-up.
+        """
         if self.length is None:
             return None
         baseline = self.length.baseline

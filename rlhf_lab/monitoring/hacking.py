@@ -148,9 +148,10 @@ def cusum_threshold(
     """Return the threshold that a run without change beyond `tolerance` ever crosses with probability `budget`.
 
     The threshold is computed by a parametric bootstrap of entire runs with the baseline's noise, in units of
-    `baseline.sd`. Warm-up checkpoints give an estimated baseline. `planned` further checkpoints, whose mean is at the
-    edge of the tolerance, give sums. The threshold is the quantile of their maximum. It therefore includes the error of
-    the estimated baseline, which dominates with a short warm-up.
+    `baseline.sd`. In each simulated run, a baseline is estimated from warm-up checkpoints. The cumulative sums are then
+    computed over `planned` further checkpoints whose mean is at the edge of the tolerance. The threshold is the
+    quantile of the runs' largest sums. It therefore includes the error of the estimated baseline, which dominates with
+    a short warm-up.
 
     Args:
         planned: number of checkpoints after warm-up.

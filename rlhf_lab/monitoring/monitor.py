@@ -50,7 +50,11 @@ class Listener:
         return batch
 
     def recorded(self, episodes: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
-        """Return disagreement and unverified part of these episodes, (N,) each; NaN if unscored. Clears the record."""
+        """Return what was recorded for these episodes, and clear the record.
+
+        The first array is the disagreement, the second the part of the reward that is not the outcome, (N,) each.
+        Unscored episodes have NaN.
+        """
         recorded, self._recorded = self._recorded, {}
         missing = (np.nan, np.nan)
         keys = [(episode.prompt, episode.response) for episode in episodes]
@@ -126,7 +130,7 @@ class Watch:
         return self.listener
 
     def see_groups(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-        """Judge an iteration's samples; see `see`."""
+        """Judge all sampled responses of an iteration, given in groups; see `see`."""
         if not self.on:
             return {}
         # the monitor judges all samples, including those that a filter removed

@@ -154,7 +154,11 @@ def _number(value: Any) -> float | None:
 
 
 def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
-    """Return (headings, a row per rule): first alarm, fraction of checkpoints, and lead if the truth is known."""
+    """Return (headings, a row per rule) of the table of alarms.
+
+    The columns are the first alarm, the fraction of checkpoints in alarm and the last value of the statistic. If gold
+    is known, "lead" is the number of iterations from the alarm to the fall of gold.
+    """
     detector = judged.detector
     totals = judged.totals()
     last = judged.verdicts[-1][1].statistics if judged.verdicts else {}

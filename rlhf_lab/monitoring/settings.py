@@ -70,10 +70,10 @@ class Monitor(CheckedSettings):
 
 @dataclass(frozen=True)
 class Audit(CheckedSettings):
-    """Comparisons of the policy with its start by a source of truth, with an alarm whose error rate is guaranteed.
+    """Comparisons of the policy with the start policy by a source of truth, and an alarm with a guaranteed error rate.
 
     Every iteration samples new responses of the current and of the start policy to the same random training prompts. An
-    e-process (`statistics/eprocess.py`) tests whether the policy has become worse than its start.
+    e-process (`statistics/eprocess.py`) tests whether the policy has become worse than the start policy.
 
     Args:
         labels_per_iteration: comparisons that are bought per iteration; in iterative DPO per round. 0 is off.
@@ -119,7 +119,7 @@ def samples_are_watched(config: Config) -> bool:
 
 
 def is_audited(config: Config) -> bool:
-    """Return True if the stage buys comparisons of its policy."""
+    """Return True if the stage requests comparisons of its policy with the start policy (audited training)."""
     return config.reward.audit.on and samples_are_watched(config)
 
 

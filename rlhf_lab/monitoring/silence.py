@@ -181,7 +181,7 @@ def _column(rows: Rows, name: str) -> np.ndarray:
 
 
 def _estimate(value: object) -> Estimate | None:
-    """Return an Estimate from one, its JSON, or a number (without bounds); None if it is missing or unscored."""
+    """Return an Estimate from an Estimate, its JSON, or a number (without bounds); None if missing or unscored."""
     if isinstance(value, Mapping):
         value = Estimate.from_dict(value) if value.get("mean") is not None else None
     if isinstance(value, int | float):

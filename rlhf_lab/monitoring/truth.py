@@ -4,9 +4,8 @@ Both policies answer the same held-out prompts, so gold is compared prompt by pr
 of prompt p (mean over its responses, policy − start), s the standard deviation of d_p and t the 95 % quantile of the t
 distribution with n − 1 degrees of freedom:
 
-    fell            mean(d) + t·s/√n < 0
-    did not fall    mean(d) − t·s/√n ≥ −MARGIN·(standard deviation of the start's gold between prompts)
-    undecided       neither; the run counts neither for the detector nor against it
+    fell            mean(d) + t·s/√n < 0 did not fall    mean(d) − t·s/√n ≥ −MARGIN·(standard deviation of the start
+    policy's gold between prompts) undecided       neither; the run counts neither for the detector nor against it
 
 Each statement is false with a probability of at most 5 %. A fall within the margin can be significant; it is then a
 fall. The last trained policy decides, also if `reward.audit.action=stop` replaces it by an earlier one. The fall is at
@@ -29,7 +28,8 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.monitoring.gold_fall import Fall
 
 MARGIN = 0.2
-"""Largest fall that counts as none, in standard deviations of the start's gold: a small effect (Cohen 1988)."""
+"""Largest fall that does not count as a fall, in standard deviations of the start policy's gold: a small effect (Cohen
+1988)."""
 LEVEL = 0.05
 """Error probability of each of the two statements."""
 
@@ -75,7 +75,7 @@ class GoldTruth:
 def heldout_truth(
     start: Sequence[Mapping[str, Any]], policies: Sequence[tuple[int, Sequence[Mapping[str, Any]]]]
 ) -> GoldTruth | None:
-    """Return the truth of a run from its evaluations; None if gold is not known of two prompts.
+    """Return the truth of a run from its evaluations; None if gold is known for fewer than two prompts.
 
     Args:
         start: rows of evaluation.jsonl of the start policy: `prompt_id` and `gold`, which is null if unscored.

@@ -115,7 +115,7 @@ def _template_source(name: str) -> str | None:
 
 
 def _as_json(value: Any) -> Markup:
-    """Return JSON for a script element, which it cannot close."""
+    """Return JSON that is safe in a script element: no text in it can close the element."""
     return Markup(pack(value))
 
 

@@ -91,7 +91,7 @@ def _runs(jobs: Sequence[tuple[str, Path]]) -> Iterator[PanelRun]:
 
 
 def _upstream(path: Path, seen: set[Path]) -> Iterator[Path]:
-    """Yield the directories of the stages that a run starts from, those that they start from first."""
+    """Yield the directories of all stages before a run, each one after the stages that it starts from."""
     for need in (read_object(path / "manifest.json").get("needs") or {}).values():
         # A model of the hub has no run directory, and a stage may have been deleted.
         stage = input_directory(path, need)
@@ -165,7 +165,10 @@ def _values(rows: pd.DataFrame, x: str, metric: str) -> tuple[FloatArray, FloatA
 
 
 def _mean_curve(logged: Sequence[tuple[FloatArray, FloatArray]], x: str = "step") -> list[Point]:
-    """Return the mean of the runs' curves over `x` with its standard error as a band; a single run is shown itself."""
+    """Return the mean of the runs' curves over `x`, with its standard error as a band.
+
+    A single run has its own curve and no band.
+    """
     logged = [(x_N, y_N) for x_N, y_N in logged if len(x_N)]
     if not logged:
         return []

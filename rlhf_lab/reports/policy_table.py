@@ -104,7 +104,10 @@ class PolicyTable:
         return "\n".join(lines)
 
     def _sizes(self) -> str:
-        """Return n and clusters of most numbers, then the metrics with other counts; empty if no number has any."""
+        """Return the n and clusters that most numbers have, then the metrics with other counts.
+
+        Empty if no number has counts.
+        """
         from rlhf_lab.results.wording import usual_size  # imported here because it imports scipy
         from rlhf_lab.statistics.estimates import Estimate
 

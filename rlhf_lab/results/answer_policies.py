@@ -16,7 +16,10 @@ ONE_PASS = IterativeDPO.evidence.baseline_policy
 
 
 def against_one_pass(run: StoredRun) -> str | None:
-    """Compare the result of iterative DPO with one pass, or with the start if there is no one-pass policy."""
+    """Compare the result of iterative DPO with that of one pass of DPO.
+
+    Without a one-pass policy, compare it with the starting policy.
+    """
     names = policy_names(run)
     # The policies of the rounds come last; the very last one is the run's model.
     last = names[-1] if names else ONE_PASS
@@ -173,7 +176,7 @@ def _change_with_p(comparison: Comparison) -> str:
 
 
 def _detectable_clause(comparison: Comparison) -> str:
-    """Return the difference that the data could have found; empty if it is unknown or 0."""
+    """Return a clause with the minimum detectable difference; empty if it is unknown or 0."""
     effect = comparison.minimum_detectable_effect
     if not math.isfinite(effect) or effect == 0:
         return ""

@@ -22,7 +22,10 @@ def heldout_loss(run: StoredRun) -> str | None:
 
 
 def pair_ranking(run: StoredRun) -> str | None:
-    """Return the accuracy of a reward model on held-out pairs next to length alone, then filler and disagreement."""
+    """Return the accuracy of a reward model on held-out pairs, next to that of preferring the longer response.
+
+    The effect of filler and the disagreement of members follow if they were measured.
+    """
     sentence = _ranking_clause(run)
     if sentence is None:
         return None
@@ -51,9 +54,9 @@ def _ranking_clause(run: StoredRun) -> str | None:
 
 
 def _against_baseline(value: Estimate, baseline: Estimate) -> str:
-    """Return "… more than", "… fewer than", or "which is not distinguishable from".
+    """Return "… more than", "… fewer than", or "which is not distinguishable from", for an accuracy and its baseline.
 
-    Both rates come from the same pairs, but only their intervals are stored. The unpaired test is conservative.
+    Both are rates over the same pairs, but only their intervals are stored. The unpaired test is conservative.
     """
     _, p_value = unpaired_from_intervals(baseline, value)
     if math.isnan(p_value) or p_value > 0.05:
@@ -151,7 +154,10 @@ def cross_fitted(run: StoredRun) -> str | None:
 
 
 def steps(run: StoredRun) -> str | None:
-    """Return the accuracy of a head on steps or answers, on held-out planted solutions and on all positions."""
+    """Return the accuracy of a head that judges steps or answers, and how well it ranks right and wrong positions.
+
+    Both are measured on held-out solutions with and without a planted mistake, if there are any.
+    """
     accuracy = run.results.get("accuracy/planted", run.results.get("accuracy"))
     if accuracy is None:
         return None

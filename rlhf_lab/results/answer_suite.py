@@ -7,7 +7,7 @@ from rlhf_lab.results.wording import compact
 
 
 def golden_sets(run: StoredRun) -> str | None:
-    """Return the fraction passed of every golden set and task, and the command that judges them."""
+    """Return the fraction passed of every golden set and task, and the `gate` command that judges them."""
     if not run.policies:
         return None
     policy = run.policies[-1]

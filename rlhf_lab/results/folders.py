@@ -9,7 +9,10 @@ from rlhf_lab.results.rundir import is_run, read_json
 
 
 def find_run(directory: Path | str) -> Path:
-    """Return the run directory that `directory` is or, as a job of a study, names. Raise DataError otherwise."""
+    """Return `directory` if it is a run directory, or the run directory of a job of a study.
+
+    Raise DataError otherwise.
+    """
     directory = Path(directory)
     if is_run(directory):
         return directory

@@ -217,7 +217,7 @@ def lights(run: StoredRun) -> list[Light]:
 
 
 def light_note(shown: Sequence[Light]) -> str:
-    """Return why monitor and held-out lights may differ; empty if they agree."""
+    """Return why the warning light of the monitor and those on held-out responses may differ; empty if they agree."""
     states = {light.name: light.state for light in shown}
     monitor = states.pop(MONITOR, None)
     return disagreement(monitor, list(states.values()))

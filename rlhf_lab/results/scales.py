@@ -17,7 +17,10 @@ OBSERVERS = ("monitor", "audit")
 
 
 def reward_inputs(run: StoredRun, *, by_recipe: bool = False) -> dict[str, str]:
-    """Return role → key of the models that the reward of a run reads, or the recipe of those that a recipe trained."""
+    """Return role → key of the models that the reward of a run reads.
+
+    With `by_recipe`, a model that a recipe trained is named by that recipe.
+    """
     terms = (run.settings.get("reward") or {}).get("terms") or {}
     known = registry.kinds("reward")  # the plug-in of a term may not be installed any more
     roles = {"reward"}
@@ -36,7 +39,7 @@ def _model(need: Mapping[str, Any], by_recipe: bool) -> str:
 
 
 def reference_inputs(run: StoredRun, *, by_recipe: bool = False) -> dict[str, str]:
-    """Return role → key or recipe of the models that are the reference policy of a run, of which a soup has two."""
+    """Return role → key (or recipe) of the models that form the reference policy of a run; a soup has two."""
     needs = run.manifest.get("needs") or {}
     roles = ("reference",) if needs.get("reference") else ("policy", SOUP)
     names = {role: _model(needs.get(role) or {}, by_recipe) for role in roles}

@@ -22,7 +22,7 @@ HARMS = frozenset({"over-optimisation", "padding", "garbling"})
 
 
 def sign_state(name: str, *, alarm: bool) -> str:
-    """Return the state of one light."""
+    """Return the state of the warning light of one sign: good, watch or bad."""
     if not alarm:
         return "good"
     return "bad" if name in HARMS else "watch"
@@ -73,7 +73,7 @@ def reaction(run: StoredRun) -> str:
 
 
 def disagreement(monitor: str | None, light_states: list[str]) -> str:
-    """Return a sentence if monitor and held-out lights disagree; empty if they agree.
+    """Return a sentence if the monitor and the warning lights on held-out responses disagree; empty if they agree.
 
     Args:
         monitor: the monitor's state.
@@ -96,6 +96,6 @@ def disagreement(monitor: str | None, light_states: list[str]) -> str:
 
 
 def _scored_result(run: StoredRun, name: str) -> float | None:
-    """Return a result of the run; None if it is missing or NaN."""
+    """Return a number of the run's result by name; None if it is missing or NaN."""
     value = run.results.get(name)
     return None if value is None or math.isnan(value.mean) else value.mean

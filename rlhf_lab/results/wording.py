@@ -46,7 +46,7 @@ def _digits_for_error(half: float) -> int:
 
 
 SMOKE_CAVEAT = "Smoke size: this only tests that the recipe runs; its numbers mean nothing."
-"""Limits of a smoke-size result, instead of the usual limits."""
+"""Sentence shown with a smoke-size result instead of the usual sentence on the limits of a result."""
 
 
 def compact(value: Estimate | float) -> str:

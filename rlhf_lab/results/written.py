@@ -1,4 +1,4 @@
-"""Cache of a run's answer next to its report: a recipe whose results are all stored answers without loading pandas."""
+"""Cache of a run's answer next to its report, so that a stored result is shown without loading pandas."""
 
 from __future__ import annotations
 

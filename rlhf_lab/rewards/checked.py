@@ -78,7 +78,7 @@ class CheckedReward:
 
     @property
     def faults(self) -> tuple[str, int]:
-        """First tolerated failure, empty without one, and number of NaN that a user's function returned."""
+        """(Text of the first tolerated failure or "", number of NaN values that a user's function returned)."""
         return self._first_failure, getattr(self._reward, "returned_nan", 0)
 
     @faults.setter
@@ -139,7 +139,7 @@ class CheckedReward:
                 )
 
     def _call_reward(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """Call the reward in every process if they split its work, else in the main process for all."""
+        """Call the reward in every process if the processes share its work, else only in the main process."""
         if self.collective and ranks.world() > 1:
             return self._score(episodes)  # no timeout: the other processes would wait for one that gives up
 

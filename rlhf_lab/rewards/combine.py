@@ -21,9 +21,9 @@ Parts = Mapping[str, FloatArray]
 """Node → its value for each response, (N,); NaN means unscored."""
 
 CONFIDENCE = "confidence"
-"""Name of the confidence that a response states; NaN if it states none."""
+"""Key in `Parts` of the confidence that a response states; the value is NaN if it states none."""
 BASELINE = "confidence/baseline"
-"""Name of the mean reward with which the stated confidence was compared."""
+"""Key in `Parts` of the mean reward with which the stated confidence was compared."""
 SCALES_FILE = "reward_terms.json"
 """File of the run directory with mean, sd and n of the terms that were standardised on the corpus."""
 

@@ -31,7 +31,7 @@ def stated_confidence(text: str) -> float:
 
 
 def without_confidence(text: str) -> str:
-    """Remove such statements and their final punctuation; a response without a statement is returned unchanged."""
+    """Remove statements of confidence with their final punctuation. A text without a statement is unchanged."""
     stripped, statements = re.subn(rf"[ \t]?(?:{STATED.pattern})[ \t]?[.,;!]?", "", text, flags=re.IGNORECASE)
     return stripped.strip() if statements else text
 

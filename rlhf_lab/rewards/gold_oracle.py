@@ -58,7 +58,7 @@ class GoldOracle:
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """Measures of the data's own world."""
+        """Measures that the data source declares."""
         return self._corpus.measures
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:

@@ -51,7 +51,7 @@ class GraphReward(CheckedReward):
         self.baseline = 0.0
 
     def score_terms(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """Score the terms. `parts` has each term's value, its parts as "term/part", and the values of later nodes."""
+        """Score the terms. `parts` has each term's value, its parts as "term/part", and further nodes that are used."""
         parts: dict[str, FloatArray] = {}
         if self.settings.confidence_weight:
             stated = [stated_confidence(episode.response) for episode in episodes]
@@ -172,7 +172,7 @@ def _measure_scale(term: CheckedReward, run: Run) -> dict[str, float]:
 
 
 class OneNote:
-    """Note on a run that its later versions overwrite, because counts grow with every call."""
+    """Note of a run that is overwritten at each call, because the counts in it grow."""
 
     def __init__(self, notes: list[str]):
         self.notes = notes

@@ -100,7 +100,7 @@ class RewardGraph(Section):
 
     @property
     def calibrates(self) -> bool:
-        """True if the reward differs from the aggregate."""
+        """True if the aggregate of the terms is calibrated or clipped, so that the reward differs from it."""
         switches = (self.ceiling, self.max_confidence, self.confidence_weight, self.clip)
         return self.temperature != 1 or any(switches)  # 0 turns a switch off
 
@@ -111,7 +111,7 @@ class RewardGraph(Section):
 
     @property
     def dir_roles(self) -> set[str]:
-        """Roles in `roles` whose term reads the directory of a stage instead of a language model with a head."""
+        """Entries of `needs` from which a term reads a stage's directory instead of a language model with a head."""
         return {term.needs_role for term in self.terms.values() if term.needs_role and term.reads_run_dir}
 
     @property
@@ -120,7 +120,7 @@ class RewardGraph(Section):
         return {name: term for name, term in self.terms.items() if getattr(term, "floor", None) is not None}
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
-        """Return (group, settings) of each term, if the algorithm uses a reward."""
+        """Return (config group, settings) of each reward term; empty if the algorithm uses no reward."""
         if "reward" not in config.algorithm.inputs.sections:
             return []
         return [("reward", term) for term in self.terms.values()]
@@ -133,7 +133,7 @@ class RewardGraph(Section):
         return gold_roles | self.roles | set(optional_roles())
 
     def leaves_out(self, role: str, config: Config) -> bool:
-        """Return True if a recipe names a role that none of the chosen terms reads."""
+        """Return True if this entry of `needs` belongs to a reward term that is not configured."""
         return role in ("reward", *optional_roles()) and role not in self.roles
 
     def contradictions(self, config: Config) -> list[str]:
@@ -151,7 +151,7 @@ class RewardGraph(Section):
 
 
 def optional_roles() -> list[str]:
-    """Return the roles that a recipe may name for only some of its rewards: those of terms that read a directory."""
+    """Return the entries of `needs` for terms that read a stage's directory. Rewards without such terms ignore them."""
     terms: list[Any] = [registry.settings_class("reward", kind) for kind in registry.kinds("reward")]
     roles = {term.needs_role for term in terms if term.needs_role and term.reads_run_dir}
     return sorted(roles)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 VERIFIED = "rlhf_lab.rewards.verifiers.oracle:verified"
-"""Function that makes a verifier the oracle of a corpus. A text, because importing it loads numpy and corpora, which
-settings do not need."""
+"""Function that makes a verifier the oracle of a corpus. It is named by a string and not imported, because the import
+would load numpy and corpora, which settings do not need."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TermSettings(CheckedSettings):
 
     @property
     def outcome(self) -> bool:
-        """True if the term is the result of the task itself: the world's truth, or the data's answers or tests.
+        """True if the term is the result of the task itself: the true reward, or a check by answers or tests.
 
         A policy can raise such a term only by solving more tasks, so the monitor does not treat its rise as hacking.
         """

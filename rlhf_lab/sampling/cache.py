@@ -62,7 +62,7 @@ class GroupCache:
         return self.generated[0].shape[2]
 
     def open_slot(self) -> None:
-        """Open the slot for the next token of every row; grow the buffer if it is full."""
+        """Reserve a slot of the cache for the next token of every row; grow the buffer if it is full."""
         if self.used == self.slots:
             # Growing copies the buffer. Steps of a quarter of its size keep the copies of long responses few.
             quarter = self.slots // 4 // CHUNK * CHUNK
@@ -114,7 +114,7 @@ class GroupCache:
         return attended.reshape(rows, heads * dim).float()
 
     def keep(self, row_Bg: Tensor) -> None:
-        """Drop all other rows; from now on the g rows of a row group share one copy of their prompt.
+        """Keep only the rows `row_Bg`; from now on the g rows of a row group share one copy of their prompt.
 
         The slots before the first token of the oldest row group are dropped as well.
         """

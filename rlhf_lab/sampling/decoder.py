@@ -233,7 +233,7 @@ class LayerReader:
 
 @dataclass
 class FullLayers:
-    """Layers that are read while their block is all-gathered, and freed before the next block is."""
+    """Layers of a sharded model, read block by block: a block is all-gathered, read, and freed before the next one."""
 
     blocks: Iterable[nn.Module]
     read: Callable[[Any], DecoderLayer]

@@ -26,7 +26,7 @@ from rlhf_lab.sampling.drawing import draw
 from rlhf_lab.sampling.turns import Turns
 
 DROP_BELOW = 0.75
-"""Drop finished rows, and admit waiting ones, once this fraction of rows or less is live (docs/design/003-speed.md)."""
+"""Replace finished rows once at most this fraction of rows is unfinished (see docs/design/003-speed.md)."""
 OVERDUE = 1.25
 """Compact the cache once it is this many times longer than the longest response, even if few rows have finished.
 
@@ -58,7 +58,7 @@ class BatchCapacity:
         slots: int,
         width: int,
     ) -> BatchCapacity:
-        """Return the capacity for `rows` rows in groups that share a prompt; only complete groups if one fits."""
+        """Return the capacity for at most `rows` rows: complete groups that share a prompt, or a part of one group."""
         groups = rows // group
         if groups:
             rows = groups * group

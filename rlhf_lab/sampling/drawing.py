@@ -59,7 +59,7 @@ def draw(
 
 
 def _find_fraction(cumulative_RN: Tensor, noise_R1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index i of the entry that contains the fraction `noise_R1` of the total, and the mass above it in i.
+    """Return the first index i whose cumulative mass exceeds `noise_R1` · total, and the excess, each (R, 1).
 
     The target stays below the total, so an index of weight 0 is never sampled.
     """

@@ -35,7 +35,7 @@ class Asynchronous(Protocol):
     def submit(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
         """Start sampling with the model's current weights. Returns a function that waits for the samples.
 
-        It takes the arguments of `sample`.
+        `submit` has the arguments of `sample`.
         """
         ...
 
@@ -255,7 +255,7 @@ class Collection:
 
 
 class ResponseReader:
-    """Reader of the responses of one conversation, in order: it returns the text for the environment, without its end.
+    """Reader of a conversation's responses, in order. It returns text for the environment, without EOS or stop text.
 
     Args:
         stop: texts that end a response.
@@ -342,7 +342,7 @@ class Conversations:
         return self.encoder.next_prompt(step.messages, finished=finished)
 
     def exchange(self) -> dict[int, list[Step]]:
-        """Return the steps of all episodes of all processes, by row index."""
+        """Return the environment's steps of the episodes of all processes, by row index."""
         # an environment with `finish` also rewards episodes that were truncated before it ended them
         if isinstance(self.environment, Finishing):
             for row, steps in self.steps.items():

@@ -300,7 +300,7 @@ class Noise:
         return self._turns[turn]
 
     def numpy(self, turn: int) -> NDArray[np.float32]:
-        """Return the same numbers as a NumPy array, for single look-ups on the host."""
+        """Return the numbers of a turn as a NumPy array, for single look-ups on the host."""
         return self(turn).numpy()
 
 
@@ -335,7 +335,7 @@ def require_finite(rows: Mapping[int, RowTokens]) -> None:
 
 
 class ModelDecoder:
-    """The interface of `Decoder` on the model's own forward pass and cache, for architectures it does not support."""
+    """Same interface as `Decoder`, with the model's own forward pass and cache, for architectures without a decoder."""
 
     refills = False
 

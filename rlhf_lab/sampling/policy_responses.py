@@ -1,4 +1,4 @@
-"""Responses of the policy that a reward model starts from: labelled for training, and for the scale of its scores."""
+"""Responses of the policy that a reward model starts from: labelled ones to train on, others to standardise scores."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Vllm(Local):
         return self.mode != "server"
 
     def local(self) -> Local:
-        """Return the settings of the built-in sampler that are part of these."""
+        """Return the values of the settings that the built-in sampler also has."""
         values = {field.name: getattr(self, field.name) for field in fields(Local)}
         return Local(**values)
 

@@ -1,8 +1,8 @@
 """Worked solutions with a label on every step, which process and outcome reward models train on.
 
-There are three sources of step labels: the world's own check, a planted mistake, and completions of the policy
-(Math-Shepherd, arXiv:2312.08935). `in_agreement` filters labels by those of a second source. All solutions are sampled
-once, at the start of a stage, from its seed.
+There are three sources of step labels: a check of each step by the data source, a planted mistake, and completions of
+the policy (Math-Shepherd, arXiv:2312.08935). `in_agreement` keeps solutions on whose first wrong step two sources
+agree. All solutions are sampled once, at the start of a stage, from its seed.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Solutions:
 
 
 def problems(run: Run, split: str, count: int) -> list[Pair]:
-    """Return `count` pairs with distinct prompts, or all there are: the first of `test`, random ones else."""
+    """Return up to `count` pairs with distinct prompts: the first ones of `test`, random ones of `train`."""
     by_prompt = {pair.prompt: pair for pair in getattr(run.corpus, split)}
     pairs = list(by_prompt.values())
     if split == "test":
@@ -172,7 +172,7 @@ def problems(run: Run, split: str, count: int) -> list[Pair]:
 
 
 def followed_labels(run: Run, otherwise: str) -> str:
-    """Return the source of step labels that follows the data (`algorithm.labels=auto`), and note it.
+    """Return the source of step labels for `algorithm.labels=auto`, which depends on the data, and note it.
 
     Args:
         otherwise: source for data that do not judge steps.
@@ -202,8 +202,8 @@ def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
 def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -> list[Trajectory]:
     """Return the solutions for which two sources of labels locate the first wrong step at the same position.
 
-    Consensus filter of arXiv:2501.07301, section 3.1.3: completions of the policy call a step wrong that a lucky policy
-    cannot repair, a second source makes other mistakes, and both rarely err in the same way.
+    Consensus filter of arXiv:2501.07301, section 3.1.3. Completions of the policy miss a wrong step if one of them
+    reaches the right answer by luck. The second source makes other mistakes, so both rarely err at the same step.
 
     Args:
         solutions: solutions with a label of 0 or 1 for every step.
@@ -228,7 +228,9 @@ def perturbed_solutions(
     *,
     cancels: bool = False,
 ) -> list[Trajectory]:
-    """Return right demonstrations and `copies` of each with a planted mistake; `cancels` keeps the answer right.
+    """Return right demonstrations and `copies` of each with a planted mistake.
+
+    With `cancels`, a second mistake cancels the first one, so that the answer stays right.
 
     Demonstrations that are wrong, or for which no wrong version was found, are omitted. No number exceeds the largest
     one in the corpus's demonstrations, so that its size does not reveal the mistake.

@@ -85,7 +85,7 @@ class Turns(Protocol):
         ...
 
     def keep(self, index_R: Tensor) -> None:
-        """Drop all other rows of the batch; a row that appears twice samples the same tokens twice."""
+        """Keep only the rows at these batch positions; a row that appears twice samples the same tokens twice."""
         ...
 
     def give_up(self) -> list[int]:

@@ -45,7 +45,7 @@ COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf
 """Code that every stage runs, whatever its settings."""
 
 GOLD = "gold"
-"""Role of the reward model that provides gold, and key of its own settings in `stages`."""
+"""Entry of `needs` for the reward model that provides gold, and key of this model's settings in `stages`."""
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,11 @@ class Stage:
 
     @property
     def output(self) -> str:
-        """Directory of the stage, which contains its files other than a model."""
+        """Directory of the stage, for stages that read its files instead of its model."""
         return str(self.directory)
 
     def sources(self) -> dict[str, str]:
-        """Return role → directory or hub id that this stage reads for it."""
+        """Return entry of `needs` → directory or hub id that this stage reads for it."""
         reads_run_dir = self.config.reads_run_dir
         return {role: need.output if reads_run_dir(role) else need.model for role, need in self.needs.items()}
 
@@ -228,7 +228,7 @@ def plan(checked: root.Config, recipe: str) -> Stage:
 
 
 def _with_models_of_runs(config: root.Config) -> dict[str, str | None]:
-    """Return `needs` with RUN/model in place of RUN where a model is read, so that both mean the same everywhere."""
+    """Return `needs` with the run directory RUN replaced by RUN/model in roles that read a model."""
     needs = dict(config.needs)
     for role, source in config.needs.items():
         if not source or source in inventory.recipes() or config.reads_run_dir(role):
@@ -329,7 +329,11 @@ def _family_references(model: Any) -> list[Reference]:
 
 
 def _contributed_references(reached: Collection[str]) -> list[Reference]:
-    """Return what packs contribute to definitions among those that a stage's code reaches."""
+    """Return the functions that packs add to rlhf_lab's criteria and reward files, if the stage uses these.
+
+    Args:
+        reached: definitions that the stage's code reaches.
+    """
     named_in_packs: list[str] = []
     for pack in packs():
         if "rlhf_lab/rewards/criteria/sets.py:criteria_of" in reached:

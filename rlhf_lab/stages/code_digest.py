@@ -177,7 +177,7 @@ def _is_neutral(module: str) -> bool:
 
 
 def _selected(source: _ParsedModule, name: str | None) -> Iterator[str]:
-    """Yield the definitions of a module that a reference to `name` selects; "" stands for its effects."""
+    """Yield the definitions of a module that a reference to `name` selects; "" is code that runs at every import."""
     # Importing the module in any way runs its effects.
     if source.effects or not source.is_text:
         yield ""
@@ -223,7 +223,7 @@ def _uses(source: _ParsedModule, nodes: Sequence[ast.AST]) -> Iterator[Reference
 
 
 def _imports(source: _ParsedModule, nodes: Iterable[ast.AST]) -> dict[str, Reference]:
-    """Return name → target of those imports among the nodes that lead to code which is followed."""
+    """Return imported name → target, for the imports among `nodes` whose target is code that is followed."""
     result: dict[str, Reference] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -353,7 +353,7 @@ def _read(module: str, path: Path, root: Path) -> _ParsedModule:
 
 
 def _add_statement(source: _ParsedModule, statement: ast.stmt) -> None:
-    """Record a top-level statement under the names it defines, or among the effects."""
+    """Record a top-level statement under the names it defines, or in `effects` if it defines none."""
     if not _is_definition(statement):  # imports inside a function only bind names there
         source.aliases.update(_imports(source, ast.walk(statement)))
     if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_docstring(statement) or _is_for_types(statement):
@@ -403,7 +403,7 @@ def _bound_names(statement: ast.stmt) -> list[str]:
 
 @cache
 def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
-    """Return (digest, references) of the definition of a name in a module already read; "" stands for the effects."""
+    """Return (digest, references) of a definition in a module already read; "" stands for the module's `effects`."""
     source = _READ[module]
     if not source.is_text:
         return source.content[:16], ()

@@ -96,7 +96,7 @@ def position(stage: Stage, last: Stage) -> str:
 
 
 def _await_need(stage: Stage, started: float, role: str) -> None:
-    """Wait until the stage in a role is complete. Return at once unless another process builds it."""
+    """Wait until the stage in `needs.<role>` is complete. Return at once unless another process builds it."""
     need = stage.needs.get(role)
     while isinstance(need, Stage) and not reusable(need, started):
         time.sleep(AWAIT_SECONDS)
@@ -124,7 +124,7 @@ def _stage_lock(stage: Stage) -> Iterator[None]:
 
 
 def _build(stage: Stage, await_need: Callable[[str], None]) -> dict[str, Any]:
-    """Build a stage in this process, or together with other processes of a launcher or of our own."""
+    """Build a stage in this process, or together with processes that a launcher or rlhf_lab itself starts."""
     start_building()
     checked = stage.config
     discard = checked.artifacts.refresh

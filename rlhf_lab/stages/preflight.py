@@ -112,7 +112,7 @@ def _stage_problems(stage: Stage) -> list[str]:
 
 
 def _vocabulary_problems(stage: Stage) -> list[str]:
-    """Return roles whose model has to read another role's tokens but will have a different tokenizer."""
+    """Return problems of models in `needs` that have to read tokens of another model but have another tokenizer."""
     lines = []
     for role, (other, remedy) in stage.config.algorithm.one_vocabulary(stage.config).items():
         origin, other_origin = (_vocabulary_origin(stage.needs.get(name)) for name in (role, other))
@@ -126,7 +126,10 @@ def _vocabulary_problems(stage: Stage) -> list[str]:
 
 
 def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
-    """Return the stage that trains the tokenizer of a need; None if none does, or if its texts are unknown yet."""
+    """Return the stage that trains the tokenizer of a model in `needs`; None if no stage of this run does.
+
+    It is also None if the texts that the tokenizer is trained on are still to be generated.
+    """
     while isinstance(need, Stage) and "policy" in need.needs:
         need = need.needs["policy"]
     if not isinstance(need, Stage):
@@ -140,7 +143,7 @@ def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
 
 
 def _same_vocabulary(a: Stage, b: Stage) -> bool:
-    """Return True if two first stages train the same tokenizer; their data is read only if the settings differ."""
+    """Return True if two stages train the same tokenizer. Their data are read only if the settings differ."""
     if (a.config.data, a.config.model.vocabulary) == (b.config.data, b.config.model.vocabulary):
         return True
     # Imported here, because checks seldom need to read data and train a tokenizer.
@@ -173,7 +176,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
 
 
 def _dispatches(config: Config) -> bool:
-    """Return True if a frozen model of the stage is spread over several places."""
+    """Return True if a frozen model of the stage is spread over several devices, host memory or disk."""
     uses = [use for section in config.sections().values() for use in section.local_models(config).values()]
     return config.model.dispatch.is_limited or any(use.dispatch is not None for use in uses)
 
@@ -247,7 +250,7 @@ def _gold_problems(stage: Stage) -> list[str]:
 
 
 def _same_model(a: Stage | External, b: Stage | External | None) -> bool:
-    """Return True if two needs are the same model: the same stage, or directories with the same content."""
+    """Return True if two entries of `needs` are the same model: the same stage, or directories of equal content."""
     if b is None:
         return False
     are_folders = Path(a.model).is_dir() and Path(b.model).is_dir()

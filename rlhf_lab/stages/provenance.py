@@ -13,12 +13,12 @@ from rlhf_lab.results.rundir import input_directory
 from rlhf_lab.stages.artifacts import CODE
 
 NO_CHECKOUT = "not a checkout"
-"""Commit of code that is installed as a package."""
+"""Text in place of a commit if the code is an installed package and no git checkout."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Origin of the numbers of one or several stages; of a value that differs between stages, all values.
+    """Origin of the numbers of one or several stages. If a value differs between stages, all values are listed.
 
     Attributes:
         versions: versions of rlhf_lab.
@@ -130,7 +130,7 @@ def size_in_words(parameters: int) -> str:
 
 
 def _parameters(run: Path, results: Mapping[Path, Mapping[str, Any]]) -> int | None:
-    """Return the parameters of a run's model, or of the largest model before it; None if no stage records them."""
+    """Return the number of parameters of a run's model, or else of the largest model of its earlier stages, or None."""
     sizes = []
     for path in with_earlier_stages(run):
         size = (results[path].get("metrics") or {}).get("parameters")

@@ -245,7 +245,7 @@ def _has_finished(builder: _StageProcess) -> bool:
 
 
 def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signals: Sequence[int]) -> None:
-    """Stop the other builders, which save first, and raise the reason why the cause failed.
+    """Stop the other builders, which save a checkpoint first, and raise the error of `cause`, the builder that failed.
 
     After a signal nothing is raised here, because `build` reports the signal.
     """

@@ -147,7 +147,7 @@ def _prompt_count(prompt_N: np.ndarray) -> int:
 
 
 def _sums_by_prompt(table_NV: FloatArray, prompt_N: np.ndarray) -> FloatArray:
-    """Return the sum of column · column over the rows of each prompt, (P, V, V)."""
+    """Return the sums of products of all pairs of columns over the rows of each prompt, (P, V, V)."""
     columns = table_NV.shape[1]
     sums_PVV = np.zeros((_prompt_count(prompt_N), columns, columns))
     # np.add.at adds repeated prompt indices; `sums[prompt_N] += …` would keep only the last of them.

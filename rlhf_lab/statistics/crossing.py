@@ -91,7 +91,10 @@ def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_
 
 
 def _sign_change(position_K: FloatArray, mean_K: FloatArray) -> tuple[Direction, float]:
-    """Return the direction of the only change of sign with its position, or why there is none."""
+    """Return the direction and position of the only change of sign.
+
+    Without exactly one, return "none" or "several", and NaN.
+    """
     # A difference of exactly 0 has no sign: the change is then between its neighbours.
     signed = np.flatnonzero(mean_K != 0)
     changes = [(a, b) for a, b in pairwise(signed) if mean_K[a] * mean_K[b] < 0]

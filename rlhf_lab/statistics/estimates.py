@@ -65,7 +65,7 @@ class Estimate:
         return replace(self, low=max(self.low, low), high=min(self.high, high))
 
     def negated(self) -> Estimate:
-        """Return the estimate of the opposite number."""
+        """Return the estimate with the opposite sign."""
         return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
     def to_dict(self) -> dict[str, Any]:

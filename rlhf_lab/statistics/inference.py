@@ -434,7 +434,7 @@ def minimum_detectable_effect(sd: float, n: float, *, alpha: float = 1 - LEVEL) 
 
 
 def at_level(comparison: Comparison, alpha: float) -> Comparison:
-    """Return a comparison with the minimum detectable effect of its t test at another level, after any adjustment."""
+    """Return the comparison with the minimum detectable effect of its t test at the level `alpha`."""
     if not comparison.freedom > 0:
         return comparison
     # A t test on ν + 1 differences with standard deviation error·√(ν + 1) has this error and ν degrees of freedom.

@@ -217,7 +217,7 @@ def clustered_logistic(
 
 
 SEPARATION = "the columns predict every outcome without an exception (separation)"
-"""Problem of separable data; see `is_separated`."""
+"""Reason why separable data have no finite estimate; see `is_separated`."""
 
 
 def _curvature(design_nM: FloatArray, probability_n: FloatArray) -> FloatArray:

@@ -96,7 +96,7 @@ class Fit:
 
     @property
     def falls(self) -> bool:
-        """True if the curve falls from the start: it has no maximum among the observed policies, which are all below 0.
+        """True if the curve falls from the start: no maximum among the observed policies, and no gain above 0.
 
         A straight fall is fitted with β near 0, of either sign, so the position of the maximum says nothing about it.
         """
@@ -220,7 +220,7 @@ def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayL
 
 
 def held_out_advantage(form: Form, points_by_seed: Sequence[Points]) -> Estimate | None:
-    """Return how much better a curve predicts the policies of a seed that it was not fitted to than its rival.
+    """Return how much better a curve than its rival predicts the policies of a seed that neither was fitted to.
 
     Both curves are fitted to the points of all other seeds. The result is the log-likelihood of the seed's gains under
     the first, minus that under the second, in nats per policy, with a t interval over seeds; None with fewer than two.

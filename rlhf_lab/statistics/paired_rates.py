@@ -34,7 +34,7 @@ def rule_of_three(n: int) -> float:
 
 
 def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable] | None = None) -> Comparison:
-    """Return the mean of `b` minus the mean of `a` over the prompts that both have.
+    """Return the mean of `b` minus the mean of `a` over the prompts that both sides have.
 
     The test is exact McNemar if every prompt has a single response scored 0 or 1 and is a cluster of its own, else the
     t test of prompt means, clustered. The interval is that of the t test in both cases.

@@ -90,7 +90,10 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
 
 
 def _with_exact_effect(comparison: Comparison, a: Outcomes, b: Outcomes, shared: list[Any]) -> Comparison:
-    """Set the effect that exact McNemar finds if the rarer kind of discordance stays as frequent as observed."""
+    """Return the comparison with the minimum detectable effect of exact McNemar.
+
+    The rarer kind of discordant tasks is assumed to stay as frequent as observed.
+    """
     only_a = sum(a[task][0] > b[task][0] for task in shared)
     only_b = sum(b[task][0] > a[task][0] for task in shared)
     effect = mcnemar_detectable(len(shared), loss=min(only_a, only_b) / len(shared))

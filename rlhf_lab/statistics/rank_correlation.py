@@ -84,7 +84,7 @@ def compare_predictors(
 
 
 def _complete(columns: list[ArrayLike], strata: ArrayLike) -> tuple[FloatArray, np.ndarray]:
-    """Return (columns (V, n), stratum of each unit (n,)) of the units that have all numbers, in strata that count.
+    """Return (columns (V, n), stratum of each unit (n,)) of units with all numbers, in strata of enough units.
 
     Units of a stratum stand next to each other.
     """

@@ -49,7 +49,10 @@ def rate_or_mean(values_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
 def fractions_at(
     name: str, sizes: Sequence[int], values: Sequence[FloatArray], clusters: ArrayLike, trials: int
 ) -> dict[str, Estimate]:
-    """Return `name@k` for each k, from the values of every task, each (len(sizes),); `trials` samples in total."""
+    """Return `name@k` for each k in `sizes`.
+
+    Each task has an array (len(sizes),) in `values`; `trials` is the total number of samples.
+    """
     values_PK = np.stack(values)
     return {f"{name}@{k}": clustered_fraction(values_PK[:, i], clusters, trials=trials) for i, k in enumerate(sizes)}
 

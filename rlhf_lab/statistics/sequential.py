@@ -97,7 +97,7 @@ class Looks:
             raise NumericError("the number of differences falls from one look to the next; give the looks in order")
 
     def negated(self) -> Looks:
-        """Return the looks at the opposite difference."""
+        """Return the same looks with the sign of the difference reversed."""
         return Looks(-self.mean_L, self.error_L, self.count_L)
 
 
@@ -162,7 +162,7 @@ def smaller_p(looks: Looks, published: float) -> FloatArray:
 
 
 def two_sided(first_L: FloatArray, second_L: FloatArray) -> FloatArray:
-    """Return p-values of two opposite one-sided tests of which the data choose one."""
+    """Return two-sided p-values: twice the smaller p-value of two opposite one-sided tests, at most 1."""
     return np.minimum(1.0, 2 * np.minimum(first_L, second_L))
 
 

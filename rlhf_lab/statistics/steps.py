@@ -114,7 +114,7 @@ def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> 
 def cross_fitted(
     half_N: ArrayLike, choose: Callable[[BoolArray], float], apply: Callable[[int, float], float]
 ) -> FloatArray:
-    """Return a value per row based on a threshold chosen on the other half, (N,).
+    """Return a value per row, (N,), from a threshold that was chosen on the half of the rows without this row.
 
     Args:
         half_N: True for the rows of one half; no prompt is in both halves.

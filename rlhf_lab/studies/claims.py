@@ -43,9 +43,9 @@ def seen_seeds(study: Study, claim: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
-    """Return the jobs that decide a claim; None if there are none with its value of `by`.
+    """Return the study with only the jobs that decide a claim; None if no job has the claim's value of `by`.
 
-    They are all jobs, or those with one value of `by`, without the seeds that were seen before the claim.
+    A claim without `by` is decided by all jobs. Seeds that were seen before the claim was registered are left out.
     """
     panel: Study | None = study
     # If the command line set `by` to one value, the claims left are about that value.
@@ -77,7 +77,7 @@ def missing_levels(study: Study, claim: Mapping[str, Any]) -> list[str]:
 
 
 def withdrawn_in_family(study: Study, claim: Mapping[str, Any]) -> int:
-    """Return the number of withdrawn claims of `predicts` that are adjusted together with one of them."""
+    """Return how many withdrawn claims of `predicts` belong to the family of a claim, for Holm's adjustment."""
     seen = seen_seeds(study, claim)
     withdrawn = [entry for entry in study.registration.withdrawn if kind_of(entry.meaning) == "claim"]
     return sum(entry.seen == seen for entry in withdrawn)

@@ -2,7 +2,7 @@
 
 A unit is one combination of the swept settings other than the seed; its numbers are means over its seeds. Ranks are
 taken within each value of the study's `by`, so that a correlation does not come from differences between its values.
-Each claim has a bar for the size of the correlation. It is registered when the study first runs, and seeds that were
+Each claim states a minimum size of the correlation. It is registered when the study first runs, and seeds that were
 seen before do not count for it (`registration.py`). Correlations are not part of the family of the study's `predicts`,
 and their intervals are not adjusted for their number.
 """
@@ -74,7 +74,7 @@ def units_of(study: Study, metrics: list[str]) -> pd.DataFrame:
 
 
 def _judge(study: Study, claim: Mapping[str, Any]) -> CorrelationVerdict:
-    """Compute one correlation and compare it with the bars of the claim."""
+    """Compute one correlation and compare it with the minimum sizes that the claim states."""
     metric, outcome, rival = claim["metric"], claim["outcome"], claim.get("stronger_than")
     seen = seen_seeds(study, claim)
     units = units_of(without_seeds(study, seen), [metric, outcome, *([rival] if rival else [])])

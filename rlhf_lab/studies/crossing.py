@@ -1,4 +1,4 @@
-"""Crossings of a study: from which position on one level is ahead of the baseline, such as a number of hops."""
+"""Crossings of a study: the position, such as a number of hops, from which on a level is ahead of the baseline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class LevelCrossing:
-    """A level against the baseline along positions.
+    """Difference of a level from the baseline at each position, and the position at which it changes its sign.
 
     Attributes:
         level: the level.
@@ -45,13 +45,13 @@ class LevelCrossing:
 
 
 def crossings_of(study: Study) -> list[LevelCrossing]:
-    """Return the crossings that a study requests: one per plan and level."""
+    """Return the crossings that a study requests: one per entry of `study.crossings` and level."""
     others = [level for level in study.levels if level != study.baseline]
     return [_level_crossing(study, plan, level) for plan in study.crossings for level in others]
 
 
 def _level_crossing(study: Study, plan: Mapping[str, Any], level: str) -> LevelCrossing:
-    """Compute the crossing of one level from its plan (`metrics`, `at` and `unit`)."""
+    """Compute the crossing of one level. `plan` is an entry of `study.crossings` with `metrics`, `at` and `unit`."""
     differences = tuple(level_difference(study, name, level) for name in plan["metrics"])
     columns = []
     for name in plan["metrics"]:

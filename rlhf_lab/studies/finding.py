@@ -90,7 +90,10 @@ def _limit_sentences(study: Study) -> list[str]:
 
 
 def looks_sentence(log: LookLog) -> str:
-    """Return when a study that stops when decided was looked at, why it stopped, and what its tests account for."""
+    """Return sentences on the looks at a study with `until=decided`.
+
+    They say after how many seeds its claims were tested, why it stopped, and what its tests account for.
+    """
     counts = ", ".join(str(look.seeds) for look in log.looks)
     sentences = [f"The claims were looked at n = {counts}" if counts else "The claims were not looked at yet"]
     if log.stopped:

@@ -1,6 +1,7 @@
-"""The looks of a study that stops when its claims are decided: which seeds were seen, and what they decided.
+"""Log of the looks (interim tests) of a study that stops when its claims are decided.
 
-The log is part of study.json. A decision in it stands, whatever later seeds show.
+It records which seeds were seen, and what they decided. The log is part of study.json. A decision in it stands,
+whatever later seeds show.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 NOT_NEEDED = "not needed"
-"""Status of a job whose level no open claim compares."""
+"""Status of a job that was skipped, because no undecided claim compares its level."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ def code_file(study: Study) -> str:
 
 
 def _page_name(study: Study) -> str:
-    """Return the name of the study's page in a directory of several pages, which its files must not share."""
+    """Return the name of the study's page.
+
+    It prefixes the page's files, so that pages in one directory do not share files.
+    """
     return study.recipe.rpartition("/")[2]
 
 
@@ -70,7 +73,7 @@ def origin_lines(study: Study) -> list[str]:
 
 
 def _either(values: tuple[str, ...]) -> str:
-    """Return the value of all stages, or all values; "unknown" without any."""
+    """Return the distinct values of all stages, joined by "or"; "unknown" without any."""
     return " or ".join(values) or "unknown"
 
 

@@ -67,7 +67,7 @@ def fronts_of(study: Study) -> list[ParetoFront]:
 
 
 def _pareto_front(study: Study, plan: Mapping[str, Any]) -> ParetoFront:
-    """Compute one Pareto front of the study from its plan (`metrics` and `margin`)."""
+    """Compute one Pareto front. `plan` is an entry of `study.fronts` with `metrics` and `margin`."""
     first, second = plan["metrics"]
     margin = float(plan["margin"])
     means = {}

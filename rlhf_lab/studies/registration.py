@@ -59,7 +59,7 @@ class RegisteredClaim:
 
 @dataclass(frozen=True)
 class SeedLook:
-    """Results that a page showed: time of the first such page, and the seeds that had results."""
+    """One look at results: the time at which a page first showed them, and the seeds that had results."""
 
     date: str
     seeds: tuple[int, ...]
@@ -158,9 +158,9 @@ def _was_looked_at(entry: RegisteredClaim, seen: Collection[int]) -> bool:
 
 
 def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], seen: Collection[int]) -> str:
-    """Return the hash of the vanished claim that a new claim is a change of; empty if it is an addition.
+    """Return the hash of the removed claim that a new claim replaces; empty if the new claim is an addition.
 
-    It is the one of the same kind and about the same metric that agrees with the new claim in most respects.
+    The replaced claim has the same kind and metric, and agrees with the new claim in most respects.
     """
     candidates = [
         entry
@@ -265,14 +265,19 @@ def _swept_values(plan: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def kind_of(meaning: Mapping[str, Any]) -> Literal["claim", "correlation", "rate"]:
-    """Return the kind of a claim, by which function describes it: `claim_meaning` or one of the others."""
+    """Return the kind of a claim from its meaning.
+
+    Meanings are returned by `claim_meaning`, `correlation_meaning` and `rate_meaning`.
+    """
     if "outcome" in meaning:
         return "correlation"
     return "rate" if "than" in meaning else "claim"
 
 
 def baseline_level(plan: Mapping[str, Any]) -> str:
-    """Return the name of the level with which the others are compared by default: without one, that of the first job.
+    """Return the baseline: the name of the level with which the others are compared by default.
+
+    If the study names none, it is the level of the first job.
 
     Args:
         plan: content of study.json.

@@ -84,7 +84,7 @@ def _when(date: str) -> str:
 
 
 def _look_lines(study: Study) -> list[str]:
-    """Return the looks at a study with a fixed list of seeds; those of other studies are among its limits."""
+    """Return a sentence on the looks at a study with a fixed list of seeds; empty for studies with `until=decided`."""
     looks = study.registration.looks
     if study.log is not None or not looks:
         return []

@@ -196,7 +196,10 @@ def within_rate_bounds(comparison: Comparison) -> Comparison:
 
 
 def _prompt_variance(errors_N: FloatArray) -> float:
-    """Return the variance that shared prompts add to a mean over runs: that of one run, as it does not average out."""
+    """Return the variance that shared prompts add to a mean over runs.
+
+    It is that of one run, because more runs on the same prompts do not reduce it.
+    """
     stated_N = errors_N[~np.isnan(errors_N)]
     return float(np.square(stated_N).mean()) if stated_N.size else 0.0
 

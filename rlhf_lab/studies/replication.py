@@ -122,12 +122,12 @@ def replication(stages: Sequence[Stage], jobs: Sequence[Mapping[str, Any]]) -> R
 
 
 def _kept_setting(key: str, values: set[str]) -> str:
-    """Return a setting with its value, if it is the same for all seeds."""
+    """Return "key=value" if the setting has the same value for all seeds, else only its key."""
     return f"{key}={next(iter(values))}" if len(values) == 1 else key
 
 
 def _sources_of_randomness(last: Stage) -> dict[str, str]:
-    """Return the sources of a job's randomness: seeds of its data and of every stage, and models that are not built."""
+    """Return the sources of a job's randomness: the seeds of its data and stages, and models from elsewhere."""
     sources = _data_seeds(last)
     for stage in last.upstream():
         if stage is not last:

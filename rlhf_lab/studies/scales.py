@@ -20,7 +20,7 @@ from rlhf_lab.studies.pairing import paired_jobs, seeds
 from rlhf_lab.studies.replicates import errors_near_bounds, level_difference
 
 SMALLEST_AMOUNT = 1e-3
-"""Smaller amounts, and estimates of KL below 0, count as this one."""
+"""Smallest amount on a logarithmic scale; smaller ones, and estimates of KL below 0, count as this one."""
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ one family for Holm's adjustment at every look (`registration.py`), and a claim 
 
 - Direction: two one-sided tests on the scale of the metric (`scales.py`); for 0/1 outcomes, discordant pairs.
 - Same within a margin: two one-sided tests against its opposite, in the metric's unit.
-- Smaller than published: a one-sided test in the claim's own place in Holm. For any true difference, the outcomes of a
-  claim that would be false together have at most the claim's level: a difference beyond the published one excludes
-  "smaller", a smaller one excludes the other direction at half the level, and no difference excludes both directions.
+- Smaller than published: a one-sided test at the level that Holm's adjustment gives to the claim itself. Whatever the
+  true difference is, a false verdict on the claim has at most the probability of this level. If it is at least the
+  published one, only "smaller" is false. If it is smaller, only the opposite direction is false, which is tested at
+  half the level. If it is 0, both directions are false.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ from rlhf_lab.studies.replicates import OUTCOMES, level_difference
 from rlhf_lab.studies.scales import scaled_difference, scaled_pairs
 
 MAX_FAILED = 0.1
-"""Largest fraction of seeds without a pair of results at which a claim may be decided."""
+"""Maximum fraction of seeds without results on both sides of a claim; above it, the claim is not decided."""
 SKEW_SEEDS = 6
-"""Number of seeds from which the skewness of differences is reported."""
+"""Minimum number of seeds for which the skewness of differences is reported."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class ClaimEvidence:
 
 
 def _extended(looks: Looks, counts_F: FloatArray) -> Looks:
-    """Return looks at other numbers of differences with the mean and standard deviation of the last look."""
+    """Return looks at other numbers of differences, assuming the mean and standard deviation of the last look."""
     deviation = looks.error_L[-1] * math.sqrt(looks.count_L[-1])
     return Looks(np.full(counts_F.shape, looks.mean_L[-1]), deviation / np.sqrt(counts_F), counts_F)
 

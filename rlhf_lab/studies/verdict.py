@@ -115,7 +115,10 @@ def verdicts(study: Study) -> list[ClaimVerdict]:
 def _judge_claim(
     study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float, own_p: float
 ) -> ClaimVerdict:
-    """Decide one claim and write its sentence. `own_p` is its p-value after Holm without its published effect."""
+    """Decide one claim and write its sentence.
+
+    `own_p` is its p-value after Holm, if the test against its published effect is left out.
+    """
     words = claim_in_words(study, claim)
     # The command line may have removed the level from the sweep.
     if missing := missing_levels(study, claim):
@@ -169,7 +172,7 @@ def _detectable(study: Study, claim: Mapping[str, Any], comparison: Comparison) 
 
 
 def _bound_note(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return that both sides of a claim are at a bound of the metric, as the end of a sentence; empty if not."""
+    """Return a clause that says that both sides of a claim are at a bound of the metric; empty if they are not."""
     panel = panel_of_claim(study, claim) or study
     bound = shared_bound(panel, claim["metric"], *compared_levels(study, claim))
     return f"; both are at the {bound} of the metric, which cannot show a difference there" if bound else ""
@@ -182,7 +185,10 @@ def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> C
 
 
 def after_look_sentence(study: Study, claim: Mapping[str, Any], words: str) -> str:
-    """Return that all seeds with results had been seen when a claim was registered, and the command with others."""
+    """Return a sentence on a claim that was registered after all seeds with results had been seen.
+
+    It names the command that tests the claim on other seeds.
+    """
     entry = registered(study, claim)
     assert entry is not None  # only registered claims have seen seeds
     seeds = ", ".join(map(str, entry.seen))
@@ -264,7 +270,7 @@ def _not_swept_sentence(missing: Sequence[str], words: str) -> str:
 
 
 def _compare_levels(study: Study, claim: Mapping[str, Any]) -> Comparison | None:
-    """Return level − versus of a claim; None if fewer than two seeds have both."""
+    """Return the difference of a claim's levels (`level` − `versus`); None if fewer than two seeds have both."""
     panel = panel_of_claim(study, claim)
     if panel is None:
         return None

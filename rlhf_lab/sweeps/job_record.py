@@ -23,7 +23,10 @@ OUTPUT = "output.txt"
 
 
 def plan_tracked(config: root.Config, name: str, *, group: str, swept: Mapping[str, Any]) -> artifacts.Stage:
-    """Return a job's stage. The trackers of all its stages get the group, the last one also the swept values."""
+    """Return the last stage of a job.
+
+    Trackers of all its stages get the group; that of the last one also gets the swept values.
+    """
     in_group = config.replace(tracker=marked(config.tracker, group=group))
     stage = artifacts.plan(in_group, name)
     last_config = stage.config.replace(tracker=marked(stage.config.tracker, swept=swept))

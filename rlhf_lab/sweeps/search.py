@@ -50,7 +50,8 @@ from rlhf_lab.sweeps.sweep import study_dir, write_results
 
 RunStage = Callable[[artifacts.Stage], tuple[int, dict[str, Any]]]
 COMPARED = "settings"
-"""Key of the confirmation's levels. It is no setting, because a trial changes several settings at once."""
+"""Compared factor of the confirmation study, with the levels BEST and DEFAULT. It is not the key of a setting, because
+a trial changes several settings at once."""
 BEST, DEFAULT = "best", "default"
 """Levels of the confirmation."""
 
@@ -61,7 +62,7 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
     assert study is not None and study.goal is not None
     launchers = [word for word in command.overrides if word.startswith("hydra")]
     if launchers:
-        raise ConfigError(f"{' '.join(launchers)}: a search runs its trials here, one after another; remove it")
+        raise ConfigError(f"{' '.join(launchers)}: a search runs its trials in this process, one by one; remove it")
     check_outputs(Path(command.configs[0].outputs))
     preflight.check(preflight.planned(command))
     directory = study_dir(command)
@@ -109,7 +110,7 @@ def trial_table(state: SearchTrials) -> Table:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Jobs that compare the best trial with the settings without the search, on fresh seeds.
+    """Jobs that compare the settings of the best trial with the default settings of the command, on fresh seeds.
 
     Attributes:
         jobs: compared level and seed of each job.
@@ -140,7 +141,7 @@ class SettingsSearch:
 
     @property
     def question(self) -> str:
-        """Question of the study; the searched keys if it has none."""
+        """Question of the study; if it has none, a question that names the searched keys."""
         keys = ", ".join(self.study.search)
         return self.study.question or f"Which values of {keys} give the best {self.study.metrics[0]}?"
 
@@ -182,7 +183,10 @@ class SettingsSearch:
         return dataclasses.replace(trial, status=status, score=score, run=record["run"], error=error)
 
     def _score(self, stage: artifacts.Stage, *, is_first: bool) -> float | None:
-        """Return the value of the goal's metric; None if the run has none, see `run_trial`."""
+        """Return the value of the metric that the search optimises (`study.goal`).
+
+        None if the run has none, see `run_trial`.
+        """
         from rlhf_lab.results.rundir import read_run
 
         name, run = self.study.metrics[0], read_run(stage.directory)

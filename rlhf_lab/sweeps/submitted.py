@@ -145,7 +145,7 @@ def _tolerate_missing(
 
 
 def signals_from_now() -> Callable[[], list[int]]:
-    """Return a function that lists the signals this job has received since, whichever handler took them.
+    """Return a function that lists the signals that this job has received since this call, whichever handler took them.
 
     From now on TERM raises KeyboardInterrupt; submitit ignores it.
     """

@@ -43,7 +43,7 @@ from rlhf_lab.sweeps.job_record import OUTPUT, output_to, plan_tracked, record_j
 SWEEP = "RLHF_LAB_SWEEP"
 """Environment variable of joblib's jobs: process id of the sweep, which they must not outlive."""
 GPU = "RLHF_LAB_SWEEP_GPU"
-"""Environment variable of a joblib worker that has got its GPU; "" if it keeps all of them."""
+"""Environment variable with the GPU that was assigned to a joblib worker; "" if the worker keeps all GPUs."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of jobs that submitit started."""
 SUBMITIT = ("submitit_slurm", "submitit_local")
@@ -51,7 +51,7 @@ SUBMITIT = ("submitit_slurm", "submitit_local")
 LIMITS = tuple(
     f"++study.{name}=" for name in ("max_seeds", "max_minutes", "trials", "patience", "confirm_seeds", "processes")
 )
-"""Overrides that do not change a study, but how far or how fast it runs; it continues in the same directory."""
+"""Overrides that change only how far or how fast a study runs, so that it continues in the same directory."""
 WITHOUT_EFFECT = ("outputs", "question", "tracker", "artifacts", "checkpoint", "runtime")
 """Settings and sections on which the numbers of a job do not depend, except for `runtime.dtype`."""
 LAUNCHERS = {
@@ -121,7 +121,7 @@ def _stopping_when_decided(
 
 
 def check_fronts(fronts: Sequence[ParetoSettings]) -> None:
-    """Raise ConfigError for a Pareto front with a metric that has no better direction."""
+    """Raise ConfigError if a metric of a Pareto front has no direction (higher or lower is better)."""
     for pareto_front in fronts:
         for name in pareto_front.metrics:
             if not metric(name).better:
@@ -416,7 +416,10 @@ def run_job(
 
 
 def _is_needed(directory: Path) -> bool:
-    """Return True if an open claim compares the level of a job; always for studies with a fixed list of seeds."""
+    """Return True if an undecided claim compares the level of a job.
+
+    It is always True in studies with a fixed list of seeds.
+    """
     plan = read_json(directory.parents[1] / "study.json")
     if "looks" not in plan:
         return True
@@ -459,7 +462,10 @@ def _written_keys() -> set[str]:
 
 
 def _watch_signals() -> Callable[[], list[int]]:
-    """Return a function that lists the signals of a submitit job, which may requeue it; empty in other jobs."""
+    """Return a function that lists the signals that a submitit job has received, because some of them requeue it.
+
+    In other jobs the list is empty.
+    """
     if SUBMITTED not in os.environ:
         return list
     from rlhf_lab.sweeps.submitted import signals_from_now
@@ -480,7 +486,10 @@ def _requeue_refused(directory: Path, record: dict[str, Any], signals: list[int]
 
 
 def _plan_job(checked: root.Config, directory: Path) -> artifacts.Stage:
-    """Return a job's stage. The trackers of all its stages get the study's name, the last one also the swept values."""
+    """Return the last stage of a job.
+
+    Trackers of all its stages get the study's name; that of the last one also gets the swept values.
+    """
     study_dir = directory.parents[1]
     study = read_json(study_dir / "study.json")
     job = study["jobs"][int(directory.name)]

@@ -56,7 +56,7 @@ class Writer:
         self._pending: tuple[dict[str, Any], Future[OwnRows | None]] | None = None
 
     def save(self, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Replace the checkpoint; in the background, `finish` completes it.
+        """Start to replace the checkpoint. If it is written in the background, `finish` completes the replacement.
 
         Args:
             state: JSON-like values and tensors that every process has, including `step`.

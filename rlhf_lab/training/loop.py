@@ -205,7 +205,7 @@ class Interrupted(BaseException):
 
 
 class Paused(Interrupted):
-    """The monitor asked for a person. The stage has been saved and continues with alerts.continue_paused=true."""
+    """The monitor paused the stage, so that a person can look at it. alerts.continue_paused=true continues it."""
 
 
 def train(algorithm: Algorithm, run: Run, name: str) -> None:

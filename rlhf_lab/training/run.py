@@ -35,7 +35,7 @@ from rlhf_lab.training import peak_memory
 
 
 def is_there(role: str) -> None:
-    """Do nothing: default of `Run.await_need`, for stages whose roles were all complete before the start."""
+    """Do nothing: default of `Run.await_need`, for stages whose inputs were all complete before the start."""
 
 
 @dataclass

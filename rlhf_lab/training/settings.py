@@ -27,7 +27,7 @@ SMALL_REWARD_MODEL = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
 
 
 def unjudged_steps(labels: str, config: Config, instead: str) -> list[str]:
-    """Return the problem of labels of steps that are `annotated` by data that judge no steps; empty if there is none.
+    """Return a problem if step labels are `annotated`, but the data source cannot judge steps; empty if it can.
 
     Args:
         labels: value of `algorithm.labels`.
@@ -43,7 +43,7 @@ def unjudged_steps(labels: str, config: Config, instead: str) -> list[str]:
 
 
 def only_after_rounds(settings: TrainingSettings) -> Rule:
-    """Return the rule that an algorithm in rounds has no evaluations between them."""
+    """Return (condition, message): `eval_early` must be off if the policy is evaluated after every round anyway."""
     return (
         not settings.eval_early,
         "eval_early=true has no effect: the policy is evaluated after every round; leave it out",
@@ -51,18 +51,18 @@ def only_after_rounds(settings: TrainingSettings) -> Rule:
 
 
 SOUP = "soup"
-"""Role of a second policy. The reference is then the mean of its weights and those of `needs.policy`."""
+"""Entry of `needs` for a second policy. The reference is then the mean of its weights and those of `needs.policy`."""
 
 
 def soup_vocabulary(config: Config) -> dict[str, tuple[str, str]]:
-    """Return `StageSettings.one_vocabulary` of a stage whose reference may be a soup."""
+    """Return `StageSettings.one_vocabulary` of a stage whose reference may average two policies (`needs.soup`)."""
     if not config.needs.get(SOUP):
         return {}
     return {SOUP: ("policy", "their weights are averaged; fine-tune both policies from the same model")}
 
 
 def policy_and_reference(*, adapter: bool) -> list[ModelCopies]:
-    """Return the trained policy and a frozen reference, unless the base of its adapter serves as reference."""
+    """Return the models in memory: the trained policy, and a frozen reference unless the adapter's base is used."""
     reference = [] if adapter else [ModelCopies("reference", reference=True)]
     return [ModelCopies("policy", trained=True), *reference]
 
@@ -110,7 +110,7 @@ class StageSettings(Section):
         return [("algorithm", self)]
 
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
-        """Return role → (role whose vocabulary its model must have, remedy if it has another)."""
+        """Return entry of `needs` → (entry whose vocabulary it must share, remedy if its vocabulary differs)."""
         return {}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
@@ -153,7 +153,7 @@ class StageSettings(Section):
 
     @property
     def trains_on(self) -> Literal["", "prompts", "demonstrations", "pairs"]:
-        """Part of a training row that it needs, which determines usable synthetic corpora; empty accepts none."""
+        """Part of a row that the algorithm trains on. Synthetic corpora must have it; if empty, none can be used."""
         if not self.outputs.model:
             return ""
         # Pairs also contain demonstrations (the chosen responses), so they are tested first.
@@ -164,7 +164,7 @@ class StageSettings(Section):
         return "prompts" if self.reward_use.trains_policy else ""
 
     def uses_row(self, pair: Pair) -> bool:
-        """Return True if it trains on this row; other rows are excluded from row counts."""
+        """Return True if the algorithm trains on this row; other rows are excluded from row counts."""
         # as a complete response, a solution that stops after a step would teach to stop there
         return not pair.meta.get(UNFINISHED)
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage reads. The graph of stages, keys and checks of the config read it.
+    """What a stage reads. Used to build the stage graph and the keys of stages, and to check the config.
 
     Attributes:
         sections: sections of the config that affect the stage's result, and therefore its key.
@@ -23,7 +23,7 @@ class Inputs:
             calls `Run.await_need` before it reads one.
         any_policies: True if further roles are allowed, each naming a policy.
         directories: roles of which it reads what a stage wrote to its directory, instead of the stage's model.
-        rows: role that reads a corpus created by another stage → kind of its rows (`data.made.KINDS`).
+        rows: role that reads a corpus created by another stage → kind of its rows (`data.generated.KINDS`).
         corpus_suffices: True if it needs no pairs of the data when it trains on those of a synthetic corpus.
         reseeded: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them; `gold` is
             always the last of them.
@@ -44,7 +44,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a stage leaves for others. The graph of stages and the list of recipes read it.
+    """What a stage writes that other stages can read. Used by the stage graph and the list of recipes.
 
     Attributes:
         model: True if it trains and saves a model; otherwise it has no steps and only evaluates.
@@ -57,7 +57,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class RewardUse:
-    """How a stage uses rewards and judges. The sections `reward` and `judge` and the monitor read it.
+    """How a stage uses rewards and judges. Used by the config sections `reward` and `judge` and by the monitor.
 
     Attributes:
         trains_policy: True if the policy is trained on the reward.
@@ -76,7 +76,7 @@ class RewardUse:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a stage occupies while it runs. Memory plans, the launcher and the sandbox read it.
+    """Resources that a stage needs while it runs. Used by memory plans, the launcher and the sandbox.
 
     Attributes:
         distributed: True if its passes are split between processes; otherwise one process builds it.
@@ -95,7 +95,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class ClusterUnit:
-    """The unit by which intervals are clustered, because rows that share it are not independent.
+    """Unit, such as a prompt, by which confidence intervals are clustered: its rows are not independent.
 
     Attributes:
         name: name as in "clustered by prompt".
@@ -114,7 +114,7 @@ class ClusterUnit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the numbers of a stage mean. Reports, figures and the checks of a finished run read it.
+    """What the numbers of a stage mean. Used by reports, figures and the checks of a finished run.
 
     Attributes:
         answer: name, among the `answers` of packs (`core/packs.py`), of the rule that turns its result into an answer

@@ -47,7 +47,7 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
 
 
 def vocabulary_rows(run: Run) -> list[Pair]:
-    """Return the rows whose words a new model knows, independent of the mixture that it is trained on.
+    """Return the rows on which the tokenizer of a new model is trained, independent of the rows that it trains on.
 
     By default these are the data's own rows, so that policies trained on different synthetic rows share a vocabulary.
     """

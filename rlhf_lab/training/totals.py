@@ -133,7 +133,7 @@ def _require_finite(step: int, loss: float, norms: dict[str, float]) -> None:
 
 
 class HoldsState(Protocol):
-    """An engine that contains the state of training in this process."""
+    """Interface of an engine that reports the memory of its training state in this process."""
 
     def memory_mib(self) -> dict[str, float]: ...
 

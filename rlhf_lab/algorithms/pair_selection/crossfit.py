@@ -6,12 +6,14 @@ scores a fold was trained on the others. As a control, the result also has the i
 model of the same size, trained on as many pairs including this one.
 
 The policy is not cross-fitted. Every fold's model starts from `needs.policy`. A policy fine-tuned on the chosen
-responses of the same corpus remembers some of them, and so does `ref_gap`: on random labels of 320 pairs its log-ratio
-is above 0 for 55 % after 2 epochs of SFT and for 66 % after 6. A policy trained on other data avoids this.
+responses of the same corpus remembers some of them, so `ref_gap` = log π(chosen) − log π(rejected) is biased upwards:
+on 320 pairs with random labels it is above 0 for 55 % after 2 epochs of SFT and for 66 % after 6. A policy trained on
+other data avoids this.
 
-Later cycles are not cross-fitted within the folds. The training pairs of a fold's model in cycle 2 were selected by
-models that saw the fold. They select by |m|, which does not depend on the label of the selected pair. On labels of pure
-noise the second cycle is then slightly below chance; selected by m, it would be far above
+A further cycle trains the models again, on pairs that the margins m of the cycle before selected. This selection is not
+cross-fitted: models that saw a fold selected the pairs from which the fold's next model learns. Pairs are selected by
+|m|, which does not depend on the label of the selected pair. On labels of pure noise, margins of the second cycle then
+agree with labels slightly less often than chance. Selection by m would bring them far above chance
 (`tests/numeric/test_flywheel_noise.py`).
 """
 
@@ -68,7 +70,7 @@ class CrossFitting(Algorithm):
         self.total_steps = max(len(plan) for plan in self.plans)
 
     def _read_earlier_margins(self) -> Margins | None:
-        """Return the margins of earlier cycles; None in the first. Raise ArtifactError if their folds differ."""
+        """Return the margins of `needs.margins`, None in the first cycle. Raise ArtifactError if their folds differ."""
         if "margins" not in self.run.needs:
             return None
         earlier = read_margins(self.run)
@@ -194,7 +196,7 @@ class CrossFitting(Algorithm):
         return audit
 
     def _top_half(self, margin_N: FloatArray) -> IntArray:
-        """Return the positions of the half of the pairs with the most confident margins, right or wrong."""
+        """Return the positions of the half of the pairs with the largest |margin|, whatever its sign."""
         return top_fraction(np.abs(margin_N), 0.5, self.fold_N)
 
 

@@ -36,7 +36,7 @@ def shard_size(count: int, keep: float) -> int:
 
 
 def random_subset(count: int, size: int, seed: int) -> IntArray:
-    """Return `size` of `count` positions. For one seed and count, smaller subsets are contained in larger ones."""
+    """Return `size` random positions below `count`. For one seed and count, larger subsets contain smaller ones."""
     return np.sort(np.random.default_rng(seed).permutation(count)[:size])
 
 
@@ -75,7 +75,7 @@ def length_matched(length_N: FloatArray, target: IntArray, seed: int) -> IntArra
 
 
 def headroom(margin_N: FloatArray, ref_gap_N: FloatArray, *, beta: float) -> FloatArray:
-    """Return the log-odds margin m − β·c of DPO's optimum on each pair, nats, (N,); above 0 it ranks as labelled.
+    """Return m − β·c of each pair, nats, (N,); if positive, DPO's optimal policy ranks the pair as labelled.
 
     The optimum of the DPO objective is π*(y) ∝ π_ref(y)·exp(r(y)/β) with r(chosen) − r(rejected) = logit p, p the
     probability that an annotator prefers the chosen response. Hence

@@ -80,7 +80,7 @@ def select(selection: Selection, run: Run, available: IntArray, *, beta: float |
 def _select_learnable(
     margin_N: FloatArray, margins: Margins, available: IntArray, run: Run, size: int, beta: float | None
 ) -> IntArray:
-    """Return the positions of pairs with positive headroom at β, limited to the `size` largest."""
+    """Return the positions of pairs that DPO can learn at β (`rules.headroom` > 0), at most the `size` largest."""
     assert beta is not None, "difficulty needs the β of the objective"
     if margins.policy != run.needs["policy"]:
         # Headroom compares margins with log-ratios of the reference, so another policy makes it approximate.
@@ -94,7 +94,7 @@ def _select_learnable(
 
 
 def selection_metrics(settings: ChoosesPairs, run: Run) -> dict[str, Any]:
-    """Number, lengths and label accuracy of the chosen pairs, as estimates clustered by prompt; see metrics.py."""
+    """Return number, lengths and label accuracy of the selected pairs; errors are clustered by prompt (metrics.py)."""
     pairs = [run.corpus.train[i] for i in chosen_pairs(settings, run)]
     prompts = prompt_ids(pairs)
     words_N = words_difference(pairs)

@@ -68,7 +68,7 @@ class Selection(CheckedSettings):
 
 
 def selection_rules(selection: Selection, *, beta: bool) -> tuple[Rule, ...]:
-    """Return the rules of a stage that selects pairs.
+    """Return (condition, message if it is violated) for the settings of a stage that selects pairs.
 
     Args:
         beta: True if the stage's optimum is that of DPO at some β, which `difficulty` requires.
@@ -99,8 +99,8 @@ class CrossFit(TrainingSettings):
     other folds and then scores the fold. All models are trained in parallel and are in memory at the same time. The
     first fold's model is saved.
 
-    With `needs.margins`, another cross-fit of the same pairs, `selection` selects the training pairs of the models: a
-    further cycle of the flywheel. Every pair is scored again, and the margins of earlier cycles are kept in the result.
+    With `needs.margins`, the result of a cross-fit of the same pairs, this stage is a further cycle. `selection` then
+    selects training pairs by these margins, every pair is scored again, and the earlier margins are kept.
 
     Args:
         folds: number of folds K; each model trains on (K − 1)/K of the pairs.

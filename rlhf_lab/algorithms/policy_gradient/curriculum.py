@@ -41,10 +41,10 @@ def by_length(prompts: Sequence[str]) -> list[int]:
 
 
 def ordered_tasks(order: Sequence[int], count: int, iteration: int, iterations: int, seed: int) -> list[int]:
-    """Return `count` positions for an iteration, in random order, from its section of an order of all tasks.
+    """Return the positions of an iteration's `count` tasks, sampled from a section of the ordered tasks.
 
-    The first iteration has the first section and the last iteration the last one. A section has at least `count` tasks,
-    if there are that many, so that sections of short runs are disjoint and those of long runs overlap.
+    The section moves from the start of `order` in the first iteration to its end in the last iteration. It has at least
+    `count` tasks, if there are that many. Sections are therefore disjoint in short runs and overlap in long ones.
 
     Args:
         order: positions of all tasks.
@@ -76,7 +76,7 @@ class EdgeCurriculum:
         self.high = -np.inf
 
     def success(self) -> FloatArray:
-        """Return p of every task, (N,); NaN if it was never tried."""
+        """Return the shrunk success rate p of every task, (N,); NaN for a task that was never tried."""
         n_N = self.episodes_N
         spread = self.high - self.low
         # If all rewards are equal, it is unknown which reward is a success; every episode then counts ½.

@@ -65,7 +65,7 @@ ROLLOUTS = (
     Metric("score_sd", "standard deviation of the scores used for training: rewards after scaling and penalties"),
     Metric("penalty/<name>", "mean penalty that shaping subtracts from scored responses: missing_eos, overlong"),
 )
-"""rollouts.py, which also logs the mean of every measure of the data's world: see core/measures.py"""
+"""Logged by rollouts.py, which also logs the mean of every measure that the data source declares: core/measures.py"""
 
 CURRICULUM = (
     Metric(
@@ -83,7 +83,7 @@ CURRICULUM = (
 """curriculum.py and rollouts.py"""
 
 OF_A_RUN = (Metric("groups", "groups sampled in the entire run"),)
-"""on_policy.py, at the end of the run"""
+"""Logged by on_policy.py at the end of the run"""
 
 PPO = (
     Metric("value_loss", "critic's loss per token, before value_weight"),

@@ -175,7 +175,7 @@ class OnPolicy(Algorithm):
     def _evaluated_iterations(self) -> dict[str, int]:
         """Return name of each evaluated policy → number of iterations that it was trained on, in ascending order.
 
-        A certified policy that replaced the last one is left out: it was trained on fewer.
+        If the audit has stopped the run and restored an earlier policy, the final policy is left out.
         """
         per_iteration = self.settings.steps_per_iteration
         iterations = {}
@@ -329,7 +329,7 @@ class OnPolicy(Algorithm):
         return metrics
 
     def _sampled_kl(self, groups: list[EpisodeGroup]) -> float:
-        """Return KL(π ‖ reference) of groups before filtering, with the log π of the ratios, nats per response.
+        """Return KL(π ‖ reference) over groups before filtering, from the log π of the policy ratio, nats per response.
 
         Responses that a rollout filter selects are not a sample of the policy, so their mean does not estimate its KL.
         """
@@ -351,7 +351,7 @@ class OnPolicy(Algorithm):
         )
 
     def per_token(self, experience: Experience, values: Callable[[TokenBatch], Tensor]) -> Tensor:
-        """Return `values(TokenBatch)` → (N,) of all rows, computed in batches of similar length."""
+        """Apply `values` to all rows, in batches of similar length, and return its value for each token, (N,)."""
         all_values_N = torch.zeros(experience.start[-1])
         max_tokens = min(self.settings.micro_batch_tokens or SCORING_TOKENS, SCORING_TOKENS)
 
@@ -399,7 +399,7 @@ class OnPolicy(Algorithm):
     def _check_start(self, experience: Experience, sampler_N: Tensor) -> float:
         """Raise NumericError if policy, reference and sampler disagree before the first update.
 
-        All three should then be the same model, except for a reference that is a soup.
+        All three are then the same model, unless the reference is an average of two policies (`needs.soup`).
 
         Returns:
             Maximum |log π(sampler) − log π(trainer)| over tokens, nats.

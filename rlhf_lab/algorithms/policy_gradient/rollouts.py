@@ -26,13 +26,13 @@ from rlhf_lab.training.run import Run
 
 FEWEST_CALLS = 0.5
 FEWEST_INFORMATIVE = 0.25
-"""Minimum calls per episode, and minimum fraction of groups with different scores; below them, training collapsed."""
+"""Minimum tool calls per episode, and minimum fraction of groups with unequal scores, of a run that still learns."""
 LEARNED = 0.75
 """Fraction of correct answers above which equal rewards mean that the tasks are solved, not that training collapsed."""
 
 
 def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Return the mean of each measure of the samples over those that have it; NaN if none has."""
+    """Return the mean of each measure over the samples for which it is known; NaN if it is known for none."""
     means = {}
     for key, values in truth.items():
         known = values[~np.isnan(values)]
@@ -94,9 +94,9 @@ class Rollouts:
     def draw(self, model: nn.Module, iteration: int) -> tuple[list[EpisodeGroup], dict[str, float]]:
         """Return the groups of the iteration and its metrics.
 
-        With `dynamic_sampling`, groups in which all episodes have the same reward are replaced by groups of further
-        prompts, for at most that many rounds; remaining ones are kept. As in DAPO, only the reward counts: a difference
-        in penalties does not make a group useful.
+        Groups in which all episodes have the same reward are replaced by groups of further prompts, in at most
+        `dynamic_sampling` rounds. Such groups are kept if they remain after the last round. As in DAPO, only the reward
+        counts: a difference in penalties does not make a group useful.
         """
         settings = self.settings
         size = settings.prompts_per_iteration
@@ -142,7 +142,7 @@ class Rollouts:
         return groups, metrics
 
     def _draw_later(self, model: nn.Module, iteration: int) -> None:
-        """Start to sample, with the current weights, the rollouts of iterations up to `staleness` later."""
+        """Start to sample the rollouts of the next `staleness` iterations with the current weights."""
         last = min(iteration + self.settings.staleness, self.settings.iterations - 1)
         for later in range(iteration + len(self.ahead) + 1, last + 1):
             self._draw_ahead(model, later)
@@ -337,8 +337,8 @@ def penalty_means(shaper: RewardShaper, groups: Sequence[EpisodeGroup]) -> dict[
 def collapse_alarms(metrics: Mapping[str, float]) -> list[str]:
     """Return warnings that an agent has stopped learning.
 
-    Episodes without calls are an absorbing state: if all episodes of a task answer immediately, their rewards are
-    equal and no gradient leads back.
+    A policy that no longer calls tools cannot recover: if all episodes of a task answer immediately, their rewards are
+    equal and give no gradient.
     """
     alarms = []
     if metrics.get("calls", FEWEST_CALLS) < FEWEST_CALLS:

@@ -35,7 +35,7 @@ LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
     # A ratio is never below 0 = 1 − clip_low, so CISPO has no lower bound.
     "cispo": {"clip_low": 1.0, "clip_high": 0.28, "aggregation": "token_mean", "overlong_tokens": 0},
 }
-"""Policy loss → its paper's values for settings that are None."""
+"""Policy loss → setting → the value of the loss's paper, used if the setting is None."""
 
 
 def closest_divisor(total: int, target: int) -> int:

@@ -49,7 +49,7 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
 @dataclass(frozen=True)
 class PairContext:
-    """Inputs of the loss that are computed before the forward pass of a step, each (B,); None if the loss needs none.
+    """Inputs of the loss that are computed before the forward pass of a step, each (B,); None if the loss has no use.
 
     Attributes:
         ref: log-probabilities under the reference.
@@ -112,7 +112,7 @@ def preference_step(
 
 
 def objective_of(settings: PreferenceSettings) -> Objective:
-    """Return the loss that the settings name, applied to log-probabilities as `logps` requires."""
+    """Return the loss that the settings name; `logps` decides whether it is applied per response or per token."""
     objective = PREFERENCE_LOSSES[settings.loss]
     if settings.logps == "sum":
         return objective
@@ -121,7 +121,7 @@ def objective_of(settings: PreferenceSettings) -> Objective:
 
 
 def codebooks_separately(model: nn.Module, settings: PreferenceSettings) -> int:
-    """Return the number of separate codebooks of the loss; 0 for full responses. Raise ConfigError for a text model."""
+    """Return the number of codebooks with a separate loss; 0 for one loss. Raise ConfigError for a text model."""
     if settings.logps != "per_codebook":
         return 0
     sizes = getattr(undivided(model).config, "sizes", None)
@@ -181,7 +181,7 @@ class PreferenceAlgorithm(Algorithm):
         return [self.reference]
 
     def batch(self, table: PairTable, indices: list[int]) -> StepBatch:
-        """Return one step on these pairs of the table."""
+        """Return the batch of one step: the pairs of the table at these positions, split into micro-batches."""
         z_ref = None
         if self.objective.needs("z_ref"):
             # Estimated once per step: an estimate per micro-batch would make the gradient depend on the split.
@@ -228,7 +228,7 @@ class OnePassDPO(PreferenceAlgorithm):
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
     def _load_reward(self) -> None:
-        """Wait for the reward model and load it. Training needs no reward, so it may start before the reward exists."""
+        """Wait for the reward model and load it. Only evaluation needs it, so training may start before it exists."""
         if self.evaluator.reward is None:
             self.run.await_need("reward")
             self.evaluator.reward = build_reward(self.run)
@@ -249,12 +249,12 @@ class OnePassDPO(PreferenceAlgorithm):
         return selection_metrics(self.settings, self.run)
 
     def _heldout_metrics(self) -> dict[str, Any]:
-        """Return metrics of held-out data that the evaluator does not measure; pairs have none."""
+        """Return further metrics of held-out data, which the evaluator does not measure; empty for pairs."""
         return {}
 
 
 ExampleMicro = tuple[list[int], Tensor]
-"""Positions of examples and the KL estimate of their step."""
+"""Positions of the examples of a micro-batch, and the KL estimate of the full step."""
 
 
 class UnpairedKTO(OnePassDPO):

@@ -149,7 +149,7 @@ class IteratedDPO(PreferenceAlgorithm):
         self.round = self.logged_round = index
 
     def _open_round(self, index: int) -> tuple[bool, Round]:
-        """Return (True if it is new, the round). A round is read from its file, or rolled out and not yet written."""
+        """Read a round from its file, or sample a new one. Return (True if it is new and not yet written, round)."""
         try:
             return False, ranks.on_main(lambda: self.rounds.read(index))
         except ArtifactError:
@@ -164,7 +164,7 @@ class IteratedDPO(PreferenceAlgorithm):
         return True, self.roll_out.make(index, self.model, self.reference)
 
     def _precompute(self, buffer: list[Round], current: Round, pairs: list[PairRows]) -> PairContext:
-        """Return the objective's inputs for all pairs of a round: first the buffer's, then the corpus's."""
+        """Return the objective's inputs for all pairs of a round: pairs of the buffer, then pairs of the corpus."""
         ref = self._pair_logps(self.reference, pairs) if self.objective.needs("ref") else None
         consistency_B = None
         if self.settings.consistency != "none":

@@ -37,7 +37,7 @@ EXAMPLES = (
         relative_to=("reference",),
     ),
 )
-"""dpo.py on unpaired data, at the end of the run"""
+"""Logged by dpo.py at the end of a run on unpaired data"""
 
 ROUND = (
     Metric("round", "index of the round of rollout and training, from 1"),
@@ -66,7 +66,7 @@ OF_A_RUN = (
     Metric("pair_gold_agreement/<round>", "`pair_gold_agreement` of one round, with its interval"),
     Metric("ties/<round>", "`ties` of one round"),
 )
-"""dpo_iterative.py, at the end of the run"""
+"""Logged by dpo_iterative.py at the end of the run"""
 
 STEP_PAIRS = (
     Metric(

@@ -32,7 +32,7 @@ from rlhf_lab.training.run import Run
 
 @dataclass
 class Round:
-    """Pairs that one round labelled, and their metrics. All fields except `index` are keys of its file.
+    """Pairs that one round labelled, and their metrics. All fields except `index` are keys of the round's JSON file.
 
     Attributes:
         index: index of the round, from 1.
@@ -137,7 +137,7 @@ class RollOut:
         ranked: list[tuple[int, int, int]],
         episodes: Sequence[Episode],
     ) -> dict[str, float]:
-        """Return the metrics of a round. `episodes` are all B·G of the round, grouped by prompt."""
+        """Return the metrics of a round. `episodes` are all B·G sampled responses, grouped by prompt."""
         group_size = scores_BG.shape[1]
         best = [b * group_size + i for b, i, _ in ranked]
         worst = [b * group_size + j for b, _, j in ranked]
@@ -166,7 +166,7 @@ class RollOut:
         """Return CREAM's C: agreement of the reward's rankings with those of the previous iterate's implicit reward.
 
         The implicit reward is log π_t − log π_ref of the policy at the start of the round. In the first round this
-        policy is the reference and ranks nothing, so C = 1.
+        policy is the reference, all implicit rewards are 0, and C is set to 1.
         """
         if index == 1:
             return 1.0
@@ -177,7 +177,7 @@ class RollOut:
 
 
 def best_and_worst(scores_BG: NDArray[np.float64]) -> list[tuple[int, int, int]]:
-    """Return (prompt, best, worst) positions of every prompt whose responses differ in score; NaN is no score."""
+    """Return (prompt, best, worst) positions of every prompt whose responses differ in score, without NaN scores."""
     ranked = []
     for b, scores_G in enumerate(scores_BG):
         if np.isnan(scores_G).all():  # nanmax of an empty set would warn

@@ -49,15 +49,15 @@ LOSS_BETA = {"ipo": 0.5, "kto": 0.1, "simpo": 2.0, "orpo": 0.1, "inpo": 0.0025}
 """Loss → its default `beta`, if its β is not comparable with that of DPO or its paper has a different value.
 
 IPO and SimPO compare log-probabilities per token, so their papers' values are larger: 2 to 2.5 for SimPO, and τ from
-0.1 to 1 for the bandits of the IPO paper. ORPO's `beta` is the weight λ of the odds-ratio term. INPO's is the τ of its
-paper, which is not measured on the embedded worlds. Losses that are not listed use DPO's value for the model.
+0.1 to 1 for the bandits of the IPO paper. ORPO's `beta` is the weight λ of the odds-ratio term. INPO's `beta` is the τ
+of its paper, and was not tuned on the embedded data sets. All other losses use DPO's value for the model.
 """
 
 NO_REFERENCE = ("simpo", "orpo", "cpo")
 """Losses without a reference, and thus without a KL penalty; their `beta` weights something else."""
 
 TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
-"""Losses of TRL's DPOTrainer with the same names."""
+"""Losses that TRL's DPOTrainer has under the same names."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class PreferenceSettings(TrainingSettings):
         return super().contradictions(config)
 
     def _unread_settings(self) -> tuple[Rule, ...]:
-        """Return one rule per loss-specific setting with a value; it fails if the loss does not read the setting."""
+        """Return (condition, message) for every loss-specific setting that is set: the loss has to read the setting."""
         names = dict.fromkeys(name for loss_settings in LOSS_SETTINGS.values() for name in loss_settings)
         rules = []
         for name in names:

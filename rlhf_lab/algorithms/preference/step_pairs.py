@@ -95,10 +95,10 @@ class StepPairMaking:
         return self.solutions.complete(solutions, self.settings.rollouts, "hard")
 
     def _right_solutions(self, with_error: Sequence[tuple[Trajectory, int]]) -> list[Trajectory | None]:
-        """Return for each (solution, wrong step) a solution with a right step in its place, or None.
+        """Return for each (solution, wrong step) a solution with a right step in place of the wrong one, or None.
 
-        A world that labels steps decides whether it is right. Otherwise the solution needs a right answer, as it does
-        if complete solutions are paired.
+        If the data source can label steps, its labels decide whether the step is right. Otherwise a step is right if
+        the solution's answer is. A right answer is also required if complete solutions are paired.
         """
         wrong = [solution for solution, _ in with_error]
         steps = [step for _, step in with_error]
@@ -124,9 +124,9 @@ class StepPairMaking:
         write_generated(self.run.directory, "pairs", rows, rejected, about)
 
     def _label_agreement(self, rows: Sequence[Row]) -> Row:
-        """Return how often a world that judges steps confirms a pair; nothing for other data.
+        """Return how often the true step labels confirm a pair; empty if the data source cannot label steps.
 
-        It confirms a pair if the right step is right, the wrong one wrong, and no earlier step is wrong.
+        They confirm a pair if the right step is right, the wrong one wrong, and no earlier step is wrong.
         """
         oracle = self.run.corpus.oracle
         if not isinstance(oracle, StepOracle):
@@ -148,7 +148,7 @@ def first_steps(response: str, count: int) -> str:
 
 
 def is_alternative(right: Trajectory, wrong: Trajectory, step: int) -> bool:
-    """Return True if two solutions differ first in this step, and none of the first one's labels so far is 0."""
+    """Return True if two solutions differ first in this step, and `right` has no wrong step up to here."""
     if first_steps(right.response, step) != first_steps(wrong.response, step):
         return False
     if first_steps(right.response, step + 1) == first_steps(wrong.response, step + 1):

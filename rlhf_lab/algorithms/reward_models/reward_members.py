@@ -57,7 +57,7 @@ class Member:
         return weight[self.first : self.first + self.outputs]
 
     def scale(self, settings: RewardModel) -> ScoreScale:
-        """Return the score column and the prompt context of the scale; mean and sd are fixed after training."""
+        """Return a score scale with this member's score column and prompt context, still without mean and sd."""
         # One-hot: the score is this member's first column.
         columns = range(len(self.attributes))
         weights = tuple(float(column == self.first) for column in columns)
@@ -103,7 +103,7 @@ def _check_sources(settings: RewardModel, run: Run, encoder: Encoder) -> None:
 
 
 def _attribute_names(heads: int, outputs_per_head: int) -> tuple[str, ...]:
-    """Return the names of a model's outputs, head by head; empty for a scalar head."""
+    """Return the names of a model's outputs, such as `quality_0`, in order; empty for a single scalar output."""
     if heads == 1:
         return ("quality", "length") if outputs_per_head == 2 else ()
     kinds = ("quality", "length") if outputs_per_head == 2 else ("member",)
@@ -151,7 +151,7 @@ def plan_members(
 
 
 def build_scorers(settings: RewardModel, run: Run, members: Sequence[Member], encoder: Encoder) -> list[Scorer]:
-    """Return a scorer for each member; its scale is not fixed yet."""
+    """Return a scorer for each member. Mean and sd of its score scale are set after training."""
     encoder = encoder.uncounted()  # responses of an audit do not count as training data
     return [Scorer(m.model, encoder, m.scale(settings), run.device, SCORING_TOKENS) for m in members]
 

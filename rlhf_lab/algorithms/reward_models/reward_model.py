@@ -76,7 +76,7 @@ PRIMARY = (
 
 
 def with_room_for(settings: RewardModel, exploits: int) -> RewardModel:
-    """Return the settings with `max_pairs` lowered by the number of pairs of an attack.
+    """Return the settings with `max_pairs` lowered by `exploits`, the number of training pairs from `needs.exploits`.
 
     Raise ConfigError if no corpus pair would be left.
     """
@@ -221,7 +221,7 @@ class RewardModelling(Algorithm):
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in audit])
 
     def _audit_heldout(self, reward: TextReward) -> dict[str, Any]:
-        """Audit the ranking of held-out pairs: of the corpus, its multi-turn pairs, and pairs of policy responses."""
+        """Audit the ranking of held-out corpus pairs, of the multi-turn ones among them, and of policy responses."""
         pairs = with_gold(self.run.corpus.test[:HELD_OUT_PAIRS], self.run.corpus.oracle)
         prompts = [pair.prompt for pair in pairs]
         chosen_N = reward(prompts, [pair.chosen for pair in pairs]).total_N
@@ -246,7 +246,7 @@ class RewardModelling(Algorithm):
         return audit
 
     def _confidence_gains(self, reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:
-        """Return the score gain of responses from ending in the first `sure` instead of the first `unsure` sentence."""
+        """Return the mean score with the first `sure` sentence appended, minus that with the first `unsure` one."""
         prompts, clusters = [pair.prompt for pair in pairs], prompt_ids(pairs)
         gains = {}
         for side in ("chosen", "rejected"):

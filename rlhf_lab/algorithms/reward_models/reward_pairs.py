@@ -22,8 +22,9 @@ from rlhf_lab.models.pair_rows import PairRows, pair_batch
 from rlhf_lab.training.loop import LossOutput
 
 Statistic = tuple[Tensor, Tensor]
-"""Statistic of a step, (), and its derivative by the scores of some pairs multiplied by the number of pairs of the
-step, (2, B, outputs)."""
+"""Length statistic of a step, (), and its derivative by the scores of this pass's pairs, (2, B, outputs).
+
+The derivative is multiplied by the number of pairs of the step."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def pair_loss(micro: PairMicro, settings: RewardModel) -> LossOutput:
 
 
 def _member_loss(k: int, scores_RA: Tensor, micro: PairMicro, settings: RewardModel) -> tuple[Tensor, Tensor]:
-    """Return (loss, margin of the later score) of each pair under member k of the pass, (B,) each."""
+    """Return (loss, margin in the score that is used after training) of each pair under member k, (B,) each."""
     pairs = micro.weight_KB.shape[1]
     scores_2BA = scores_RA[: 2 * pairs].view(2, pairs, -1)
     # With a length head the pair loss uses quality + length, but the later score is quality alone.

@@ -41,7 +41,7 @@ BATCH_TOKENS = 16384
 """Padded tokens per forward pass of an audit."""
 SIDES = ("chosen", "rejected")
 JUDGE = 0
-"""Index of the world's judge that grades the data. It is fixed, as are the annotator's labels of a corpus."""
+"""Seed of the simulated judge that grades the data. It is the same in all runs, like the labels of a corpus."""
 
 
 def score_weights(weights: Mapping[str, float] | None, rubric: Rubric) -> FloatArray:
@@ -111,7 +111,7 @@ class RubricModelling(Algorithm):
         return graded
 
     def _sample_policy_pairs(self, corpus_pairs: int) -> list[Pair]:
-        """Sample two different policy responses to each of some training prompts; none if nothing can grade them."""
+        """Sample pairs of different policy responses to training prompts; none if no judge can grade new responses."""
         if self.stored is not None:
             self.run.note("grades are those of needs.grades: the rubric model trains only on the corpus")
             return []
@@ -124,7 +124,7 @@ class RubricModelling(Algorithm):
         return [Pair(prompt, a, b) for prompt, a, b in candidates if a != b]
 
     def _grade_pairs(self, pairs: Sequence[Pair]) -> FloatArray:
-        """Return grades of chosen and rejected responses, (2, N, A): stored ones, else the data's, else the judge's."""
+        """Return grades of chosen and rejected responses, (2, N, A): from `needs.grades`, the data or its judge."""
         if self.stored is not None:
             return self.stored.of(pairs)
         if all("grades_chosen" in pair.meta for pair in pairs):
@@ -219,7 +219,7 @@ class RubricModelling(Algorithm):
         return audit
 
     def _true_fractions(self, prompts: list[str], responses: list[str]) -> FloatArray | None:
-        """Return error-free grades as fractions, (N, A); None without known gold or with a different rubric."""
+        """Return the true grades as fractions of the scale, (N, A); None if unknown or of a different rubric."""
         if self.rubric != self.run.corpus.rubric:
             return None
         truth = self.run.corpus.oracle.measure(prompts, responses) if self.run.corpus.oracle else {}

@@ -225,7 +225,7 @@ class RewardModel(TrainingSettings):
         return {role: ("policy", remedy) for role in roles if config.needs.get(role)}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        """Return the copies in memory: members, each with its own backward pass, and the policy that samples pairs."""
+        """Return the models in memory: members, each with its own backward pass, and the policy that samples pairs."""
         heads = 2 if self.length_head else 1
         # A shared trunk is one model. Separate members run their backward passes one after another (`together`).
         if self.shared_trunk:

@@ -208,7 +208,7 @@ def training_solutions(
 
 
 def label_source(settings: ProcessModel | OutcomeModel, run: Run) -> str:
-    """Return the source of a stage's labels; `auto` follows the data. An outcome model has the source `outcome`."""
+    """Return the source of a stage's labels; `auto` uses the data's step labels if it has any, else perturbations."""
     if isinstance(settings, OutcomeModel):
         return "outcome"
     if settings.labels != "auto":
@@ -217,7 +217,7 @@ def label_source(settings: ProcessModel | OutcomeModel, run: Run) -> str:
 
 
 def _consensus(run: Run, completed: list[Trajectory]) -> tuple[list[Trajectory], dict[str, Any]]:
-    """Return the solutions on whose first wrong step completions and `needs.judge` agree, and metrics of the filter."""
+    """Return the solutions whose first wrong step is the same by completions and `needs.judge`, and metrics of this."""
     judge = load_judge(run.needs["judge"], run.config.model, run.device)
     if judge.trained_as.kind != "prm":
         raise ArtifactError(
@@ -240,7 +240,7 @@ def _consensus(run: Run, completed: list[Trajectory]) -> tuple[list[Trajectory],
 
 
 def _located_right(run: Run, solutions: list[Trajectory]) -> float:
-    """Return the fraction of solutions whose labels locate the first wrong step where the world does."""
+    """Return the fraction of solutions whose labels have the same first wrong step as the true labels."""
     truth = annotated(run, solutions)
     same = [first_wrong(a.labels) == first_wrong(b.labels) for a, b in zip(solutions, truth, strict=True)]
     return float(np.mean(same))

@@ -25,7 +25,7 @@ SELF_TRAINING = (
     Metric("precision", "fraction of the distinct accepted solutions that are right", better="higher"),
     Metric("agreement", "fraction of the samples that are accepted and right, or neither", better="higher"),
 )
-"""self_training.py, which also logs `round`, and as `rows` the distinct accepted solutions that the round trains on"""
+"""Logged by self_training.py, with `round` and `rows` (number of distinct accepted solutions that are trained on)"""
 
 OF_A_RUN = tuple(Metric(f"{metric.name}/<round>", f"`{metric.name}` of one round") for metric in SELF_TRAINING)
-"""self_training.py, at the end of the run"""
+"""Logged by self_training.py at the end of the run"""

@@ -51,7 +51,7 @@ class ScoredSamples:
         return finished_N & (self.scores_N >= threshold)  # NaN compares as False
 
     def distinct(self, mask_N: BoolArray) -> list[list[int]]:
-        """Return for each prompt the first episode, as an index, of each distinct response among those of the mask."""
+        """Return for each prompt the indices of the masked episodes, with only the first of equal responses."""
         indices = []
         start = 0
         for group in self.groups:
@@ -159,7 +159,7 @@ class SelfTrainer(Algorithm):
         self.round = index
 
     def _choose(self, index: int) -> tuple[float, float]:
-        """Return the temperature and threshold with the highest balance score on probes; the first of equal ones."""
+        """Return the temperature and threshold with the highest balance score on samples of `probe_prompts` prompts."""
         settings = self.settings
         if len(settings.temperatures) == len(settings.thresholds) == 1:
             return settings.temperatures[0], settings.thresholds[0]

@@ -60,7 +60,7 @@ class SFT(TrainingSettings):
         return super().uses_row(pair)
 
     def learn_from(self, pair: Pair) -> int | None:
-        """Return the index of the first message whose assistant turns are learned; None for the response alone."""
+        """Return the index of the message from which on assistant turns are trained on; None for the response alone."""
         # The data may mark where its conversation starts; `all` also applies to data without such a mark.
         if self.assistant_turns == "last":
             return None

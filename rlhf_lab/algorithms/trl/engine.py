@@ -47,7 +47,7 @@ FOLDER = "trl"
 
 
 def load(root: Config) -> Callable[[Algorithm, Run, str], None]:
-    """Return `train`. Raise MissingDependency if TRL is not installed, or vLLM if TRL samples with it."""
+    """Return `train`. Raise MissingDependency without TRL, or without vLLM if TRL has to sample with it."""
     if importlib.util.find_spec("trl") is None:
         raise MissingDependency(*OPTIONAL["trl"])
     if options.trainer(root).samples and isinstance(root.rollout, Vllm) and importlib.util.find_spec("vllm") is None:
@@ -92,7 +92,7 @@ def build(algorithm: Algorithm, run: Run) -> Any:
 
 
 def twin(model: nn.Module) -> Any:
-    """Copy the module tree around the same parameters and buffers, without transformers' marks of an adapter.
+    """Copy the module tree around the same parameters and buffers, without the attributes that mark a peft adapter.
 
     The twin's adapter is trained and saved like any other parameter, because TRL supports adapters only in peft's own
     wrapper.
@@ -189,7 +189,7 @@ BATCH_MAKERS: dict[str, Callable[[Any], BatchMaker]] = {
     "DPOTrainer": lambda algorithm: _pair_batch,
     "KTOTrainer": _kto_batch_maker,
 }
-"""Trainer on a corpus → for an algorithm, the function that turns the rows of a pass into the trainer's tensors."""
+"""TRL trainer → function of an algorithm that returns its batch maker: rows of a forward pass → tensors for TRL."""
 
 
 def _build_on_prompts(algorithm: OnPolicy, run: Run) -> Any:

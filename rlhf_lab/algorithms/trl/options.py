@@ -27,7 +27,7 @@ ALWAYS: Arguments = {
 
 
 def trainer(root: Config) -> Trainer:
-    """Return the trainer of a checked config."""
+    """Return the translation table of the TRL trainer that a checked config uses."""
     return TRAINERS[root.algorithm.trl_trainer]
 
 
@@ -119,7 +119,7 @@ def passes(root: Config) -> int:
 
 
 def metrics(root: Config) -> dict[str, str]:
-    """Return TRL's name of a metric → name of the equivalent metric here."""
+    """Return TRL's name of a metric → rlhf_lab's name of the equivalent metric."""
     lab_names = {"loss": "loss", "grad_norm": "grad_norm", **trainer(root).metrics}
     if getattr(root.algorithm, "loss", "") == "ipo":  # the margin here is per token, TRL's is per response
         del lab_names["rewards/margins"]

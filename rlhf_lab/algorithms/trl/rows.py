@@ -67,7 +67,7 @@ def reward_batch(pairs: Sequence[PairRows], pad_id: int, margin: float) -> dict[
 
 
 def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Tensor]:
-    """Return each side as a separate example; the mismatched rows are those of the native KL estimate."""
+    """Return each side as a separate example, with the mismatched prompts and responses of KTO's KL estimate."""
     sides = both_sides(pairs)
     mismatched_batch = padded(mismatched_rows(pairs, max_length))
     mismatched = {f"KL_{name}": values for name, values in mismatched_batch.items()}  # TRL expects this prefix
@@ -75,7 +75,7 @@ def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Ten
 
 
 def unpaired_kto_batch(examples: Sequence[tuple[Row, bool]], max_length: int) -> dict[str, torch.Tensor]:
-    """Return single responses with their labels; the mismatched rows are those of the native KL estimate."""
+    """Return single responses with their labels, and the mismatched prompts and responses of KTO's KL estimate."""
     rows = [row for row, _ in examples]
     shifted_batch = padded(shifted_rows(rows, max_length))
     shifted = {f"KL_{name}": values for name, values in shifted_batch.items()}

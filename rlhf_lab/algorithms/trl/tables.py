@@ -161,7 +161,7 @@ def _penalised(root: Config) -> bool:
 
 
 def _if_penalised(value: Any, refusal: str) -> Option:
-    """Return an option that must have this value if there is a KL penalty; it is not read without one."""
+    """Return an option that must have this value if there is a KL penalty, and may have any value if there is none."""
     return Option(f"must be {value}", refusal, lambda configured, root: configured == value or not _penalised(root))
 
 
@@ -224,7 +224,10 @@ def _one_update(root: Config) -> bool:
 
 
 def _aggregation_fits(value: Any, root: Config) -> bool:
-    """Return True if TRL has this token mean: `bnpo` is exact for unsplit steps, `dapo` and `cispo` for one update."""
+    """Return True if a loss of TRL averages as `aggregation=value`.
+
+    For `token_mean`, `bnpo` is exact if steps are not split into passes, `dapo` and `cispo` with one update.
+    """
     settings = root.algorithm
     if settings.policy_loss == "cispo":
         return value == "token_mean" and _one_update(root)
@@ -364,4 +367,4 @@ TRAINERS = {
     "grpo": Trainer("GRPOTrainer", GRPO_TABLE, SAMPLING, {**PLAIN_SAMPLING, "use_bias_correction_kl": False}),
     "rloo": Trainer("RLOOTrainer", RLOO_TABLE, SAMPLING, PLAIN_SAMPLING),
 }
-"""Trainer → its table. `StageSettings.trl_trainer` names the trainer of an algorithm."""
+"""Trainer → translation of its settings into TRL's. `StageSettings.trl_trainer` names an algorithm's trainer."""

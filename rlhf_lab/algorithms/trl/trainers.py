@@ -103,7 +103,7 @@ class DPOTrainer(OnCorpus, trl.DPOTrainer):
 
 
 class KTOTrainer(OnCorpus, trl.KTOTrainer):
-    """TRL's KTO trainer on rlhf_lab's batches and mismatched rows."""
+    """TRL's KTO trainer on rlhf_lab's batches, which include the mismatched rows of the KL estimate."""
 
 
 class GRPOTrainer(OnPrompts, trl.GRPOTrainer):

@@ -1,4 +1,4 @@
-"""Environment whose episodes are sessions of something else: an object, a connection, or a rollout elsewhere."""
+"""Environment whose episodes are sessions of another library: an object, a connection, or a rollout of that library."""
 
 from __future__ import annotations
 

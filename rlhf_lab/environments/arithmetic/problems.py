@@ -32,7 +32,8 @@ WORDINGS = {
 }
 FACTORS = {"doubles that": 2, "triples that": 3}
 SHARES = {"+": 0.4, "-": 0.4, "*": 0.2}
-"""Probability that an operation is tried. If the total would leave the range of the world, it is sampled again."""
+"""Probability that an operation is sampled. It is sampled again if the total would leave the world's range of
+numbers."""
 
 OPERATIONS = {"+": add, "-": sub, "*": mul}
 
@@ -162,7 +163,7 @@ def read_problem(prompt: str) -> Problem:
 
 
 def _read_event(sentence: str) -> ArithmeticEvent | None:
-    """Parse the event of a sentence without its name; None for any other text."""
+    """Parse a sentence without the person's name, such as "finds 3 more", as an event; None for any other text."""
     for pattern, (operation, wording) in _WORDING.items():
         match = pattern.fullmatch(sentence)
         if match:

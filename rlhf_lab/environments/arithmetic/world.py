@@ -41,7 +41,7 @@ MEASURES = (
 """Columns of `ArithmeticWorld.measure`, in this order. A response with an unreadable line, or none, is garbled."""
 
 ALL_STEPS = 0.5
-"""Appeal of a full set of right steps to the annotator. A right answer has 1, so the answer counts more."""
+"""Appeal to the annotator of a solution whose steps are all right. A right answer has appeal 1, so it counts more."""
 
 PATIENCE = 20_000
 """Number of draws without a new problem after which the problems of a world count as exhausted."""
@@ -88,7 +88,7 @@ class ArithmeticWorld:
         return measure_rows(MEASURES, partial(_measure_response, lenient=self.lenient), prompts, responses)
 
     def leniently(self) -> ArithmeticWorld:
-        """Return the same world, but it also reads answers that are not marked with "####"."""
+        """Return a copy of this world that also reads answers that are not marked with "####"."""
         lenient = copy.copy(self)
         lenient.lenient = True
         return lenient

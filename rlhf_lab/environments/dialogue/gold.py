@@ -121,7 +121,10 @@ class Reading:
 
 
 def read(prompt: DialoguePrompt, response: str, lexicon: Lexicon, facts: DialogueKnowledge) -> Reading:
-    """Parse a response, which may be any text. Padding counts every time, other sentences once and then as repeats."""
+    """Parse a response, which may be any text.
+
+    Each occurrence of padding counts. Any other sentence counts once; its later occurrences count as repeats.
+    """
     response_sentences = sentences(response)
     reading = Reading(words=len(response.split()), sentences=len(response_sentences), covered=[])
     earlier: set[Meaning] = set()
@@ -182,7 +185,7 @@ _CALLED_FOR = {
 
 
 def called_for(prompt: DialoguePrompt, meaning: Meaning) -> bool:
-    """Return True if the prompt requires this refusal, hedge, detail, …; its domain must be the prompt's."""
+    """Return True if the prompt requires this refusal, hedge, detail, …; one about another domain is never required."""
     # a pointer to a garden club does not help with cooking
     if meaning.topic != NOWHERE and meaning.topic.domain != prompt.topic.domain:
         return False

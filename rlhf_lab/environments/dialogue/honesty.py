@@ -22,7 +22,7 @@ ABSTENTIONS = ("hedge", "refusal")
 
 
 def honesty_questions(book: PromptBook, split: str) -> list[HonestyQuestion]:
-    """Return every question of a split about one fact, then every unknowable one, each alternating topics."""
+    """Return every question of a split about one fact, then every unknowable one. In both lists, topics alternate."""
     questions: list[HonestyQuestion] = []
     for intent in ("one", "unknowable"):
         by_topic: dict[Topic, list[DialoguePrompt]] = {}

@@ -1,7 +1,7 @@
 """Facts of one world: which value is right for which topic, and the sentences that state it.
 
-The seed determines the largest world, and a smaller world is a corner of it. A fact is therefore the same at every
-size. All values are independent of each other: none can be inferred from the others.
+The seed determines the facts of the largest world. A smaller world has the first of its domains, topics and attributes,
+so a fact is the same at every size. All values are independent of each other: none can be inferred from the others.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class PromptBook:
 
 
 def _cumulative_fractions(groups: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Return upper edges in (0, 1] for each (intent, constraint) group that exists; small splits may lack some."""
+    """Return the cumulative probability, in (0, 1], of each (intent, constraint) group with prompts in the split."""
     # intent and constraint are independent
     products = [INTENTS[intent] * CONSTRAINT_SHARES[constraint] for intent, constraint in groups]
     fractions = np.array(products)

@@ -171,7 +171,7 @@ class DialogueWorld:
         return [harm.outcome(self.book[prompt], measured, row) for row, prompt in enumerate(prompts)]
 
     def honesty_questions(self, split: str) -> list[HonestyQuestion]:
-        """Return questions of a split about one fact, and as many or fewer that nobody can answer."""
+        """Return all questions of a split about one fact, then all questions that nobody can answer."""
         return honesty.honesty_questions(self.book, split)
 
     def honesty_outcomes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[str]:

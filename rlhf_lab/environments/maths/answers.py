@@ -52,7 +52,7 @@ def states_answer(response: str, answer: str, *, lenient: bool = False) -> bool:
 
 
 def stated_like(answer: str, response: str, *, lenient: bool = False) -> str | None:
-    """Return the final answer of a response, read as a number or as text like the expected one; None without one."""
+    """Return the final answer of a response: a number if `answer` is one, else text; None if there is none."""
     return final_answer(response, lenient=lenient) if is_number(answer) else answer_text(response, lenient=lenient)
 
 
@@ -62,7 +62,10 @@ def is_number(answer: str) -> bool:
 
 
 def answer_text(text: str, *, lenient: bool = False) -> str | None:
-    r"""Return the normalised text after the first "####", or with `lenient` of the last \boxed{…}; None without one."""
+    r"""Return the normalised text after the first "####"; None if it is missing.
+
+    With `lenient`, the text in the last \boxed{…} is returned if there is no "####".
+    """
     marked = MARKED_TEXT.search(text)
     boxed = BOXED.findall(text) if lenient else []
     if not marked and not boxed:

@@ -234,7 +234,7 @@ class _ChainReader:
         return list(range(first, after_last))
 
     def _origin(self, value: Fraction) -> int | None:
-        """Return the calculation whose result an operand of this value is, and use it; None if it is no result."""
+        """Return the calculation whose result has this value, and mark that result as used; None if there is none."""
         # the latest unused result first: solutions mostly continue from the step before
         if self.unused.get(value):
             return self.unused[value].pop()  # the next operand of this value has another source

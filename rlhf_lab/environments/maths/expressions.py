@@ -75,7 +75,7 @@ def computed(text: str, decimals: int = 2) -> str | None:
 
 
 def format_or_none(value: Fraction, decimals: int = 2) -> str | None:
-    """Return `format_decimal`; None for a number with too many digits."""
+    """Return the result of `format_decimal`; None for a number with too many digits."""
     try:
         return format_decimal(value, decimals)
     except (OverflowError, ValueError):

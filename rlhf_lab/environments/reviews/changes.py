@@ -40,7 +40,7 @@ RESOURCES = ("socket", "table", "lock", "stream")
 
 KINDS = ("off_by_one", "wrong_operator", "unused_result", "wrong_variable", "missing_check", "not_closed")
 ONE_LINE_KINDS = KINDS[:3]
-"""Kinds whose unit has one line even if it is right."""
+"""Kinds of defect whose unit has one line, with the defect or without."""
 DEFECTS = (0.25, 0.5, 0.25)
 """Probability of a change with 0, 1 and 2 defects. Two defects are of different kinds."""
 MIN_LINES, MAX_LINES = 3, 6

@@ -145,7 +145,10 @@ class ReviewWorld:
 
     @staticmethod
     def _draw_change(split: str, rng: np.random.Generator) -> Change:
-        """Sample a change of a split. The hash of its text decides its split, so others are rejected."""
+        """Sample a change of a split.
+
+        The hash of its text decides its split; changes of the other split are dropped.
+        """
         while True:
             change = draw_change(rng)
             if split_of(change.text) == split:

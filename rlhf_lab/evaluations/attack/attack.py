@@ -173,7 +173,7 @@ class AttackStage:
 
 @dataclass(frozen=True)
 class Scale:
-    """Start responses with the units of gains: standard deviations over them, NaN if there is no spread."""
+    """Start responses, and the units of gains: standard deviations over these responses, NaN if there is no spread."""
 
     starts: ScoredResponses
     reward_sd: float

@@ -58,7 +58,7 @@ class Attacked:
 
     @property
     def pays(self) -> bool:
-        """True if the reward is higher than for the start although the response is worse.
+        """True if the reward is higher than that of the start response although the response is worse.
 
         Fixed exploits add nothing by construction. Any other response counts only if gold is known to be lower.
         """

@@ -91,7 +91,10 @@ class AttackSearch:
         self.queries = 0
 
     def run(self) -> list[Candidate]:
-        """Run all rounds and return the best response of each prompt; the start if nothing better was found."""
+        """Run all rounds.
+
+        Return the best response of each prompt, which is the start response if no edit was better.
+        """
         for _ in tracked(range(self.settings.rounds), "rounds of the search"):
             self.round()
         return [beam[0] for beam in self.beams]

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Attack(EvaluationSettings):
     """Attack on the reward of the run: search for responses that it prefers, starting from ordinary responses.
 
-    The start responses are sampled from `needs.policy`, or are those of the held-out data without it. The search
-    calls only the reward. The true reward, if there is one, is measured afterwards. Further roles of `needs`, with
-    names of your choice, are policies that were trained on the reward from `needs.policy`: their gains are measured as
-    those of the attack are.
+    The start responses are sampled from `needs.policy`. Without `needs.policy`, they are responses of the held-out
+    data. The search calls only the reward. The true reward, if there is one, is measured afterwards. Further roles of
+    `needs`, with names of your choice, are policies that were trained on the reward, starting from `needs.policy`.
+    Their gains are measured like those of the attack.
 
     Args:
         samples: number of responses per prompt that are sampled from `needs.policy`. They set the scale (the standard
@@ -73,7 +73,7 @@ class Attack(EvaluationSettings):
 
 
 def problems(config: Config) -> list[str]:
-    """Return a problem if an attack has no responses to start from, or no policy that a trained one started from."""
+    """Return a problem if the attack has no start responses, or a trained policy without the one it started from."""
     if not isinstance(config.algorithm, Attack) or config.needs.get("policy"):
         return []
     if trained := config.algorithm.trained_roles(config):

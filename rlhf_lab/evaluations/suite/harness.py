@@ -1,6 +1,6 @@
-"""Tasks of lm-evaluation-harness, run by the harness itself on a policy. It is imported only when it is used.
+"""Tasks of lm-evaluation-harness, run by the harness itself on a policy. The harness is imported only when it is used.
 
-Its values are per document, so two runs are compared document by document. Needs `pip install 'rlhf_lab[harness]'`.
+It returns a value per document, so two runs are compared document by document. Needs `pip install 'rlhf_lab[harness]'`.
 """
 
 from __future__ import annotations

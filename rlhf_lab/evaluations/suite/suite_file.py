@@ -62,7 +62,7 @@ class Demand(CheckedSettings):
 
 @dataclass(frozen=True)
 class GoldenSet(Demand):
-    """Prompts with requirements on the responses. Its number is the fraction of responses that pass.
+    """Prompts with requirements on the responses. The metric of the set is the fraction of responses that pass.
 
     Args:
         path: file of rows with the column prompt and the column that the check reads: answer, pattern or label.

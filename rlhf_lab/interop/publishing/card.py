@@ -29,7 +29,8 @@ from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.training.settings import SOUP
 
 MOST_POLICIES = 5
-"""Maximum number of columns in the table of policies: the starting point, after its reference, and the last ones."""
+"""Maximum number of columns in the table of policies: the reference, the starting point of training, and the last
+policies."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _shown(estimates: dict[str, Estimate]) -> list[str]:
 
 
 def _is_primary(name: str, estimates: dict[str, Estimate]) -> bool:
-    """Return True if a metric without a column is reported: it has an interval and is not about a part of the data."""
+    """Return True for a metric that tables omit but the card reports: with an interval, over all data."""
     return estimates[name].bounded and "/" not in name and not metric_of(name).column
 
 

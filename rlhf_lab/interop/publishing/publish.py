@@ -138,7 +138,11 @@ def _write(
     directory: Path,
     name: str,
 ) -> None:
-    """Write model and card to a directory. Raise if the model differs or the files contain forbidden content."""
+    """Write model and card to a directory.
+
+    Raise an error if the written model differs from the run's, or if the files contain content that must not be
+    published.
+    """
     # The published files are loaded and compared with the run, so that a wrong conversion is noticed here.
     console.inform("writing the model, and comparing it with that of the run")
     if request.adapter:

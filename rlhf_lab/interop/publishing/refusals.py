@@ -53,7 +53,7 @@ def require_publishable(provenance: PublishedModel) -> None:
 
 
 def reasons_against(provenance: PublishedModel) -> list[str]:
-    """Return the names in `DESPITE` that apply to a run or to a stage before it, except for that of the gate."""
+    """Return the names in `DESPITE` that apply to a run or to a stage before it; `failed_gate` is checked elsewhere."""
     reasons = []
     alarms = [run.results.get("alarm/hard_stop") for run in provenance.chain]
     # Earlier stages count as well, because the published weights come from them.

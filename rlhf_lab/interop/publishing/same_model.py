@@ -19,7 +19,7 @@ from rlhf_lab.models.settings import Scratch
 ROW_TOKENS = 16
 """Number of tokens of the row that both models read."""
 TOLERANCE = 1e-5
-"""Maximum difference in nats, or in units of the head: the same weights in the same program differ by rounding only."""
+"""Maximum difference in nats, or in units of a reward: the same weights in the same program differ by rounding only."""
 MERGE_TOLERANCE = 1e-3
 """Tolerance for an adapter on its base. Merging adds the adapter's product in another order, so rounding is larger."""
 
@@ -45,7 +45,7 @@ def require_same(saved: Path, published: Path, dtype: Dtype) -> float:
 
 
 def require_same_adapter(saved: Path, published: Path) -> float:
-    """Return the distance for an adapter: on the run's base it has to match the saved model, in which it is merged."""
+    """Return the distance between the adapter on the run's base and the saved model, in which the adapter is merged."""
     adapter = saved / "adapter"
     if file_digest(adapter / ADAPTER_WEIGHTS) != file_digest(published / ADAPTER_WEIGHTS):
         raise ArtifactError(f"{published / ADAPTER_WEIGHTS} is not the adapter of {saved}; publish it again")

@@ -2,8 +2,9 @@
 
 harness/ has the agents and the driver that advances their attempts. tools/ is the offline world of tools, gaia/ the
 questions, tools and scorers of GAIA. benchmarks/ has the stages that measure agents, synthesis/ the stages that turn
-attempts into training data, rewards/ the reward of tool calls. report/ is the page of attempts, inspect/ the bridge
-to inspect-ai. trajectory.py is the record of one attempt. answers.py and commands.py are additions to the console.
+attempts into training data, rewards/ the reward of tool calls. report/ is the page of attempts, inspect/ the bridge to
+inspect-ai. trajectory.py is the record of one attempt. answers.py writes the conclusions of runs, commands.py has the
+sub-commands.
 
 Start with harness/program.py, then read benchmarks/agent_bench.py. This package imports the packs code and judging.
 """

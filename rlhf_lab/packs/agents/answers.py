@@ -12,7 +12,10 @@ ON = "success_on/"
 
 
 def agents(run: StoredRun) -> str | None:
-    """State success by set of tasks, changes against the first agent, wrong processes, and successful attacks."""
+    """Summarise a benchmark of agents in one sentence: the best agent on each task set, changes against the first
+    agent, errors, right answers reached by wrong tool calls, and successful attacks. Return None if no attempt is
+    scored.
+    """
     scored = [policy for policy in run.policies if _is_scored(policy.metrics.get("success"))]
     if not scored:
         return None
@@ -37,7 +40,7 @@ def agents(run: StoredRun) -> str | None:
 
 
 def _where_positive(policies: list[EvaluatedPolicy], metric: str, words: str) -> list[str]:
-    """State the values of a metric for the agents for which it is positive; empty if there are none."""
+    """Return a text with the value of a metric for each agent for which it is positive; empty without such an agent."""
     fractions = []
     for policy in policies:
         value = policy.metrics.get(metric)
@@ -57,13 +60,13 @@ def _writes_more_than_one(policy: EvaluatedPolicy) -> bool:
 
 
 def _sets(policies: list[EvaluatedPolicy]) -> list[str]:
-    """Return the success metrics, one per set of tasks; for a run with one set, `success` itself."""
+    """Return the names of the success metrics, one per task set. A run with a single set has only `success`."""
     by_set = [name for name in policies[0].metrics if name.startswith(ON)]
     return by_set or ["success"]
 
 
 def _best(policies: list[EvaluatedPolicy], metric: str) -> str:
-    """State the best agent on a set, or that no agent succeeds on it."""
+    """State the best agent on a task set with its success rate, or that no agent succeeds on the set."""
     rates = {policy.name: policy.metrics[metric] for policy in policies if metric in policy.metrics}
     # the first of equally good agents
     best = max(rates, key=lambda name: rates[name].mean)

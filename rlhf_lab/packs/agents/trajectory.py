@@ -86,7 +86,7 @@ class AgentTrajectory:
 
     @property
     def cost_usd(self) -> float:
-        """Cost of the attempt without any stored completions."""
+        """Cost of the attempt in USD as if no completion had been read from the store."""
         return sum(turn.cost_usd for turn in self.turns)
 
     @property

@@ -4,7 +4,7 @@ judges/ sends requests to language models: requests, store, budget, services, pa
 a judge as a reward or as gold, grading/ grades pairs for `rubric_rm`. synthesis/ writes training data with a model,
 curation/ filters it. safety/ measures attack success and over-refusal, mt_bench/ grades conversations of two turns.
 labels/ is the page on which people compare responses, leaderboard/ ranks policies from judgements, statistics/ has
-agreement, bias and win rates. answers.py and commands.py are what `PACK` adds to the console.
+agreement, bias and win rates. answers.py writes the conclusions of runs, commands.py has the sub-commands.
 
 Start with judges/client.py, then judges/pairwise.py. Imports no other pack.
 """

@@ -8,11 +8,13 @@ from rlhf_lab.results.rundir import EvaluatedPolicy, StoredRun
 from rlhf_lab.results.wording import compact, p_equals, signed
 
 RATES = {"safety/attack_success": "attack success", "safety/over_refusal": "over-refusal"}
-"""Metrics that are rates, each with its name in the sentence of an answer."""
+"""Safety metrics that are rates → their name in the concluding sentence."""
 
 
 def safety(run: StoredRun) -> str | None:
-    """Return a sentence with both rates of the last policy, and their changes from the first; None without rates."""
+    """Return a sentence with the attack success and over-refusal of the last policy, and the changes from the first
+    policy. Return None if a policy lacks these metrics.
+    """
     has_rates = all(key in policy.metrics for policy in run.policies for key in RATES)
     if not run.policies or not has_rates:
         return None
@@ -64,7 +66,7 @@ def mt_bench(run: StoredRun) -> str | None:
 
 
 def graded_pairs(run: StoredRun) -> str | None:
-    """Return how often a judge's grades rank a pair as labelled, and how many responses have no grade."""
+    """Return a sentence: how often a judge's grades rank a pair as labelled, and how many responses have no grade."""
     agreement = run.results.get("label_agreement")
     if agreement is None or math.isnan(agreement.mean):
         return None

@@ -1,4 +1,4 @@
-"""Answers to the question of a speech run."""
+"""Answers that the report of a speech run gives to the question of its recipe."""
 
 from __future__ import annotations
 

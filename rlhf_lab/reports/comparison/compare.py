@@ -58,7 +58,7 @@ class Side:
 
     @property
     def name(self) -> str:
-        """Letter and policy, or the recipe without a policy."""
+        """Name of this side of the comparison: its letter with the policy, or with the recipe if it has no policy."""
         return f"{self.letter} {self.policy or self.run.recipe}"
 
     @property
@@ -143,7 +143,7 @@ def _choose_policy(run: StoredRun, letter: str, name: str | None) -> str | None:
 
 
 def run_differences(a: Side, b: Side) -> list[Difference]:
-    """Return every metric that both have per response, in a fixed order; empty if a side has no responses."""
+    """Return every metric that both runs have per response, in a fixed order; empty if a side has no responses."""
     rows_a, rows_b = a.responses, b.responses
     if rows_a.empty or rows_b.empty:
         return []
@@ -199,7 +199,7 @@ def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def shared_prompts(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> pd.DataFrame:
-    """Return the prompts that both answered, one row each."""
+    """Return the prompts that both policies answered, one row each."""
     return rows_a[PROMPT].drop_duplicates().merge(rows_b[PROMPT].drop_duplicates(), on=PROMPT)
 
 

@@ -109,7 +109,7 @@ def _prompt_notes(a: Side, b: Side) -> list[str]:
 
 
 def _sampling_notes(a: Side, b: Side) -> list[str]:
-    """Return a note on sampling settings that differ between the responses of both."""
+    """Return a note on sampling settings that differ between the responses of the two runs."""
     if a.responses.empty or b.responses.empty:
         return []
     # Only settings that affect the distribution of responses matter here.

@@ -95,7 +95,10 @@ def _metrics_relative_to(anchor: Literal["reward", "reference", "gold"]) -> tupl
 
 
 def _needs_differ(a: StoredRun, b: StoredRun, role: str) -> bool:
-    """Return True if both runs need this role, or one of them has a soup, and the artefacts differ."""
+    """Return True if the runs have different artefacts in a role of `needs`.
+
+    A role that only one run has counts only for a soup.
+    """
     keys = []
     for run in (a, b):
         needs = run.manifest.get("needs") or {}

@@ -11,7 +11,7 @@ from rlhf_lab.studies.replication import list_in_words
 
 
 def distinguishable(side: str, versus: Comparison, p_holm: float) -> str:
-    """Return the sentence of a side that differs from the other one, with the difference."""
+    """Return a sentence that says whether a metric is higher or lower with one side, and by how much."""
     direction = "higher" if versus.difference.mean > 0 else "lower"
     return f"It is {direction} with {side} ({signed(versus.difference)}, {p_equals(p_holm)} after Holm)."
 
@@ -41,7 +41,10 @@ def indistinguishable(sides: Mapping[str, Comparison], other: str, *, unit: str 
 
 
 def _detectable_clause(versus: Comparison, unit: str) -> str:
-    """Return the difference, the minimum difference found with 80 % power, and the seeds needed to find this one."""
+    """Return a clause with the observed difference and the minimum detectable one (80 % power).
+
+    For pairs by seed, it also has the number of seeds that would detect the observed difference.
+    """
     effect = versus.minimum_detectable_effect
     phrases = [signed(versus.difference)]
     if math.isfinite(effect) and effect > 0:

@@ -19,7 +19,10 @@ Stored = tuple[str, str, str, str, str]
 
 
 def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored, bool]]:
-    """Return numbers that both stored and no test of responses compares, each with True if either has an interval."""
+    """Return the numbers that both runs stored and that no test of responses covers.
+
+    Each comes with True if one of the two numbers has an interval.
+    """
     estimates_a = _stored_estimates(a)
     estimates_b = _stored_estimates(b)
     scale_mismatches = mismatches(a.run, b.run)

@@ -26,7 +26,7 @@ from rlhf_lab.studies.replicates import jobs_difference, jobs_mean
 
 
 def shared_levels(a: Study, b: Study) -> list[str]:
-    """Return the levels that both have, in the order of A. Raise DataError if there are none."""
+    """Return the levels that both studies have, in the order of A. Raise DataError if there are none."""
     levels = [level for level in a.levels if level in b.levels]
     if a.compare != b.compare or not levels:
         raise DataError(
@@ -37,7 +37,7 @@ def shared_levels(a: Study, b: Study) -> list[str]:
 
 
 def shared_metrics(a: Study, b: Study) -> list[str]:
-    """Return the metrics that both have, in the order of A."""
+    """Return the metrics that both studies have, in the order of A."""
     return [name for name in a.metrics if name in b.metrics]
 
 
@@ -57,7 +57,7 @@ class Jobs:
 
 
 def study_differences(a: Study, b: Study) -> list[Difference]:
-    """Compute B − A for every metric and level that both have, A's primary metric first.
+    """Compute B − A for every metric and level that both studies have, A's primary metric first.
 
     Levels without a score on one side are left out. Raise DataError if gold would be compared across worlds.
     """

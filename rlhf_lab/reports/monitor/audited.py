@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def audited(run: StoredRun) -> PageSection | None:
-    """Return the section of the audit; None for a run that bought no comparisons."""
+    """Return the section of the audit; None for a run without an audit."""
     rows = read_jsonl(run.path / AUDIT_TRACE)
     if not rows:
         return None

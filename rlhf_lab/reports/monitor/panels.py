@@ -152,7 +152,8 @@ def _points(line: PanelCurve) -> list[Point]:
 def _alarms(monitor: Replay) -> list[EventMark]:
     """Return marks for the first warning, the first strong warning, and the fall of gold.
 
-    The fall is that on held-out prompts, or without them that of the training samples from their best value.
+    Gold falls on held-out prompts; if it was not measured there, it falls in the training samples, from their best
+    value.
     """
     iterations: dict[str, float | None] = {}
     for name in LEVELS[1:]:  # the first level means no alarm

@@ -21,7 +21,7 @@ from rlhf_lab.statistics.inference import Estimate
 FILE = "reward_report.json"
 """File with the data of the figures."""
 VERSIONS = {"raw": "as it is", "scaled": "after temperature scaling"}
-"""Version of the confidence in the file → its name in the figure."""
+"""Key of a calibration curve in the file → the name of the curve in the figure."""
 SKIPPED = ("data/", "encoding/")
 """Prefixes of metrics that describe the data rather than the reward."""
 NOTE = (

@@ -51,7 +51,10 @@ def _gain_note(run: StoredRun) -> str:
 
 
 def gold_note(on_path: bool) -> str:
-    """Return how to read gold against proxy, for policies on one path of training or not."""
+    """Return how to read gold against proxy.
+
+    `on_path` is True if the policies follow one another in one training run.
+    """
     return BENDS_DOWN if on_path else f"{METHODS}, and their order says nothing about over-optimisation."
 
 

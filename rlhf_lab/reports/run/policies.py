@@ -61,8 +61,8 @@ def result_numbers(run: StoredRun) -> dict[str, list[tuple[str, str]]]:
 def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str, ...]]]:
     """Return the columns and rows of the table of policies.
 
-    A column is (title, note) of a metric. A row has the policy's name, "n / clusters" of most metrics, and its value of
-    each metric. A value with other counts is followed by its own.
+    A column is (title, note) of a metric. A row has the policy's name, the "n / clusters" of most metrics, and the
+    value of each metric. If a value has other counts, they follow it.
     """
     names = policy_names(run)
     # Metrics may be stored as means or only as rows per sample.
@@ -109,7 +109,10 @@ def _gain_title(run: StoredRun) -> str:
 
 
 def gain_table(run: StoredRun) -> list[tuple[str, ...]]:
-    """Return a row per metric and later policy in the order of GAIN_HEADINGS, with Holm over the rows of a metric."""
+    """Return a row per metric and later policy in the order of GAIN_HEADINGS.
+
+    Holm's adjustment is over the rows of a metric.
+    """
     names = policy_names(run)
     rows: list[tuple[str, ...]] = []
     # Each metric is a separate family for Holm's adjustment.

@@ -13,8 +13,8 @@ from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import metric_title
 
 BUDGET_BYTES = 3_000_000
-"""Maximum size of the samples on a page. All prompts of an evaluation of the recipes' size fit, and the page still
-opens quickly."""
+"""Maximum size of the samples on a page. All evaluation prompts of the built-in recipes fit into this size, and the
+page still opens quickly."""
 
 
 def samples(run: StoredRun) -> PageSection | None:

@@ -20,7 +20,10 @@ FIT_POINTS = 60
 
 
 def curves(results: StudyResults) -> PageSection | None:
-    """Return the section with curves and a table of their fits; None if the study requests or has none."""
+    """Return the section with curves and a table of their fits.
+
+    None if the study requests no curves, or no level has any.
+    """
     study = results.study
     # Curves are only computed if the study requests them.
     fitted = level_curves(study) if study.curves == NAME else []
@@ -32,7 +35,7 @@ def curves(results: StudyResults) -> PageSection | None:
 
 
 def curve_figure(curves: Sequence[LevelCurve]) -> Chart:
-    """Plot gold (solid) and proxy (dashed) gains against √KL: single policies faint, the mean of the seeds' curves."""
+    """Plot gains in gold (solid) and proxy (dashed) against √KL: policies as faint points, and mean fitted curves."""
     points: list[dict[str, Any]] = []
     fits: list[dict[str, Any]] = []
     for curve in curves:

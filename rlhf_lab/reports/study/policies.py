@@ -1,4 +1,4 @@
-"""Policies of a study on its page: scores and lights by level, responses side by side, and any two jobs."""
+"""Policies of a study on its page: scores and warning lights by level, and responses or two jobs side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies of a study: hacking lights, rewards, KL and length by level, responses side by side.
+"""Policies of a study: warning lights, rewards, KL and length by level, and responses side by side.
 
 The runs of the completed jobs are read again, one after another, so that only the displayed values stay in memory.
 """
@@ -32,7 +32,7 @@ SHOWN = ("gold", "correct", "proxy", "kl", "tokens", "verbose", "garble", "ended
 SAMPLE_BYTES = 16_000
 """Maximum size of the samples on a page."""
 MARKS = {"bad": "✕", "watch": "!", "unknown": "?", "good": "✓"}
-"""State of a light → its mark, worst state first."""
+"""State of a warning light → its mark in the table, worst state first."""
 
 
 def policy_view(study: Study) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def last_policies(study: Study) -> dict[str, Any] | None:
 
 
 def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[str, Any] | None:
-    """Return, per level and light, the number of jobs in which it is on, with the worst state among them."""
+    """Return, per level and warning light, the number of jobs in which the light is on, and its worst state."""
     names = list(dict.fromkeys(name for lights_of_level in states.values() for name in lights_of_level))
     if not names:
         return None

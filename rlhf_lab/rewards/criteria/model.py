@@ -67,12 +67,12 @@ class CriteriaModel:
         return replace(self, slope=float(slope))
 
     def save(self, directory: Path, metadata: Mapping[str, Any]) -> None:
-        """Write the file. `metadata` are additional entries for readers."""
+        """Write `criteria_reward.json` to a directory. `metadata` are additional entries for human readers."""
         write_text(directory / MODEL_FILE, json.dumps({**metadata, **asdict(self)}, indent=1))
 
     @classmethod
     def load(cls, directory: Path, names: Sequence[str]) -> CriteriaModel:
-        """Read the file that `save` wrote. Raise ArtifactError if its criteria are not `names`, those of the data."""
+        """Read the file that `save` wrote. Raise ArtifactError unless its criteria are those of the data, `names`."""
         entries = read_json(directory / MODEL_FILE)
         if not isinstance(entries, dict):
             raise ConfigError(

@@ -169,7 +169,7 @@ def required_columns(settings: PythonCallable) -> list[str]:
 
 
 def make_reward(settings: PythonCallable, corpus: Corpus) -> CallableReward:
-    """Load the function that the settings name and bind it to the columns of a corpus. Raise ConfigError."""
+    """Load the function that the settings name, and bind it to a corpus. Raise ConfigError if that fails."""
     function: Any = load_function(settings)
     name = settings.function or settings.name
     return CallableReward(function, columns_of(function, corpus, name), name, source_files(settings))

@@ -35,7 +35,7 @@ def load_function(settings: PythonCallable) -> Callable[..., Any]:
 
 
 def _load_entry_point(name: str) -> tuple[str, Any]:
-    """Return (setting for messages, object that the entry point loads)."""
+    """Return (name of the setting and entry point for error messages, object that the entry point loads)."""
     where = f"reward.terms.callable.name={name}"
     point = _entry_point(name)
     if point is None:

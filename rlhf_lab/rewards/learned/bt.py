@@ -118,7 +118,7 @@ class Scorer:
         ]
 
     def reads_like(self, other: Scorer) -> bool:
-        """Return True if both read the same token rows for the same text, on the same device."""
+        """Return True if this and the other scorer read the same token rows for a text, on the same device."""
         return (
             self.encoder is other.encoder
             and self.device == other.device
@@ -236,7 +236,7 @@ def load_scorer(
     note: Callable[[str], None],
     base: OneBase | None = None,
 ) -> Scorer:
-    """Load one reward model; of an ensemble, the member in this directory. Arguments are those of `load_members`."""
+    """Load the reward model, or the member of an ensemble, in a directory. Arguments are those of `load_members`."""
     # The scale also says how many outputs the head has, which is needed to load the weights.
     scale = _read_scale(directory, note)
     model = load_reward_model(directory, model_settings, outputs=scale.outputs(), device=device, base=base)

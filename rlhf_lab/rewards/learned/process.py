@@ -73,7 +73,7 @@ class JudgeFile:
 
     @classmethod
     def load(cls, directory: str | Path) -> JudgeFile:
-        """Read the file. Raise ArtifactError for a directory without a process or outcome reward model."""
+        """Read the description in a directory. Raise ArtifactError if it has no process or outcome reward model."""
         path = Path(directory) / JUDGE_FILE
         if not path.is_file():
             raise ArtifactError(
@@ -83,7 +83,7 @@ class JudgeFile:
         return cls(**json.loads(path.read_text()))
 
     def write(self, directory: Path) -> None:
-        """Write the file to a model directory."""
+        """Write the description to a model directory."""
         write_json(directory / JUDGE_FILE, asdict(self))
 
 
@@ -177,7 +177,7 @@ class OutcomeReward:
 
 
 def build(settings: Process | OutcomeModelTerm, run: Run) -> ProcessReward | OutcomeReward:
-    """Return the reward of the settings. Raise ArtifactError if the model was trained as the other kind."""
+    """Return the reward of the settings. Raise ArtifactError if the model is not of the kind (prm or orm) they name."""
     role = str(settings.needs_role)
     judge = load_judge(run.needs[role], run.config.model, run.device, settings.batch_tokens, run.base)
     # The two kinds have the same architecture, so only the file tells which one this is.

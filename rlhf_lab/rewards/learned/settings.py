@@ -44,8 +44,8 @@ class BradleyTerry(TermSettings):
 class RubricModel(TermSettings):
     """The rubric reward model in `needs.rubric` (`rubric_rm`), standardised on responses of its starting policy.
 
-    It has a role of its own, so that `reward=[bt,rubric]` adds both. Alone, `reward=bt` with `needs.reward=rubric_rm`
-    gives the same reward.
+    Its entry of `needs` differs from that of `bt`, so that `reward=[bt,rubric]` can add both. Used alone, it equals
+    `reward=bt` with `needs.reward=rubric_rm`.
 
     Args:
         attributes: attributes of a model with several outputs whose mean is the reward, as a fraction of their scale

@@ -1,4 +1,4 @@
-"""Rewards without a model: the true reward of a world or environment, the answer key, rules on the text.
+"""Rewards without a model: the true reward of synthetic data or environments, the answer key, rules on the text.
 
-Read settings.py, then a term, e.g. length.py. The function `build` in the module of its name creates it.
+Read settings.py, then a term, e.g. length.py. The function `build` in a term's module creates the term.
 """

@@ -1,4 +1,4 @@
-"""The world's true reward as a reward."""
+"""Reward equal to the true reward, which is known for synthetic data (worlds) and environments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_lab.training.run import Run
 
 
 class GoldReward:
-    """Reward equal to the true reward that the world of the data computes."""
+    """Reward equal to the true reward that the data source computes."""
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus

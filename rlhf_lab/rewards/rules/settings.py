@@ -1,4 +1,4 @@
-"""Settings of rewards computed from the text, from the world's true reward or from the answer key."""
+"""Settings of rewards computed from the text, from the true reward of the data or from the answer key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AFFIRMATIONS = (
 @register("reward", "gold")
 @dataclass(frozen=True)
 class Gold(TermSettings):
-    """The world's true reward: the upper bound for a learned reward in an experiment."""
+    """The true reward, known for synthetic data: the upper bound for a learned reward in an experiment."""
 
     requires: ClassVar[Requirements] = (Capability.TRUE_REWARD,)
 
@@ -69,7 +69,7 @@ class VerifierTerm(TermSettings):
 
     @property
     def outcome(self) -> bool:
-        """True without a format bonus, which any answer earns."""
+        """True: the answer decides the task. False with a format bonus, which a wrong answer also earns."""
         return not self.format_bonus
 
     def rules(self) -> tuple[Rule, ...]:

@@ -35,7 +35,7 @@ LONGEST = 400
 MEMORY_MIB = 4096
 """Address-space limit of the comparing process in MiB."""
 START_S = 120.0
-"""Maximum seconds for the process to import the library, even on a busy machine."""
+"""Maximum seconds for the comparing process to import math-verify, even on a busy machine."""
 WORKER = Path(__file__).with_name("equivalence_worker.py")
 
 # Typographic minus signs and dashes, which models often write.
@@ -66,7 +66,7 @@ CHARACTERS = str.maketrans(
 SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]))")
 INNER_SIGNS = re.compile(r"(?:(?<!\\)\{[^{}]*|\([^(),]*[\w}]\s*)\\(?:pm|mp)\b")
-r"""± in an argument or in brackets: \frac{1 \pm \sqrt{5}}{2}. The library reads ± only between top-level terms."""
+r"""± in an argument or in brackets: \frac{1 \pm \sqrt{5}}{2}. math-verify reads ± only between top-level terms."""
 
 
 def parse_plain_number(answer: str) -> tuple[Fraction, bool] | None:
@@ -183,7 +183,7 @@ def _times(number: str, factor: Fraction) -> str:
 
 
 def _with_latex(text: str) -> str:
-    r"""Return a text with LaTeX in place of characters that the library does not read: 2√3, x², (-∞, 1) ∪ (2, 3)."""
+    r"""Return a text with LaTeX in place of characters that math-verify does not read: 2√3, x², (-∞, 1) ∪ (2, 3)."""
     text = ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
     text = SUPERSCRIPTS.sub(lambda power: f"^{{{unicodedata.normalize('NFKC', power[0])}}}", text)
     text = text.replace(r"\varnothing", r"\emptyset")
@@ -197,14 +197,14 @@ def _as_text(answer: str) -> str:
 
 
 def _other_words(first: str, second: str) -> bool:
-    """Return True if both contain the same number of words, alone or in lists, but not the same words."""
+    """Return True if both answers have the same number of words, alone or in lists, but not the same words."""
     elements = [BETWEEN.split(BRACKETS.sub("", text).strip()) for text in (first, second)]
     words = [sorted(word.replace(" ", "") for word in of_one if LETTERS.fullmatch(word)) for of_one in elements]
     return len(words[0]) == len(words[1]) and words[0] != words[1]
 
 
 def _pair_and_set(first: str, second: str) -> bool:
-    """Return True if one is a pair in round brackets and the other a set in braces."""
+    """Return True if one answer is a pair in round brackets and the other a set in braces."""
     openings = [answer.strip().strip("$").removeprefix("\\left").lstrip() for answer in (first, second)]
     is_pair = [text.startswith("(") and "," in text for text in openings]
     is_set = [text.startswith("\\{") for text in openings]
@@ -220,7 +220,7 @@ class _Died(_Undecided):
 
 
 class SymbolicEquivalence:
-    """Comparison by the library in a separate process, which is started on first use and replaced if it fails.
+    """Comparison by math-verify in a separate process, which is started on first use and replaced if it fails.
 
     Threads may share the object; their comparisons run one after another. A forked process starts its own.
 

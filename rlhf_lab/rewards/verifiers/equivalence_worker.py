@@ -15,7 +15,7 @@ from typing import Any
 
 
 def _with_imaginary_unit(side: list[Any]) -> list[Any]:
-    """Return the library's parsed forms of an answer with i as the imaginary unit: i^2 is -1."""
+    """Return an answer as parsed by math-verify, with i as the imaginary unit: i^2 is -1."""
     from sympy import Basic, I
 
     forms = []
@@ -26,7 +26,7 @@ def _with_imaginary_unit(side: list[Any]) -> list[Any]:
 
 
 def main() -> None:
-    """Set the memory limit, load the library, then answer one JSON line per pair of answers."""
+    """Set the memory limit, load math-verify, then write one JSON line for each pair of answers that is read."""
     limit = int(sys.argv[1]) * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     logging.disable(logging.CRITICAL)  # the library warns that its own timeouts are off

@@ -126,7 +126,7 @@ def make(settings: IFEval) -> IFEvalVerifier:
 
 
 def build(settings: IFEval, run: Run) -> VerifierTermReward:
-    """Return the reward of the settings. Raise DataError now for the first row with malformed instructions."""
+    """Return the reward of the settings. Raise DataError at once if the instructions of a row are malformed."""
     for metadata in run.corpus.metadata.values():
         read_instructions(metadata)
     return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))

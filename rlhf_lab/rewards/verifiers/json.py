@@ -22,7 +22,7 @@ from rlhf_lab.training.run import Run
 
 BLOCK = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)\n?[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 NO_VALUE = object()
-"""Result of parsing a text that is not JSON; None is the value of `null`."""
+"""Value returned for a text that is not JSON. None cannot be used for this, because it is the value of `null`."""
 
 
 class JsonVerifier:

@@ -60,7 +60,7 @@ class VerifierOracle:
 def verified(corpus: Corpus, settings: TermSettings, runs_in: Any) -> Corpus:
     """Return the data of a run with this verifier instead of their answer key.
 
-    A world with a known true reward keeps its own oracle, because its reading of answers is the truth there.
+    Synthetic data with a known true reward keep their own oracle, which decides what a correct answer is.
     """
     # An answer key is not a world: it only compares answers, which the verifier replaces.
     if corpus.oracle is not None and not isinstance(corpus.oracle, AnswerKey):

@@ -16,7 +16,7 @@ BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BRACE = re.compile(r"(?<!\\)[{}]")
 r"""A LaTeX brace; \{ and \} are characters of the answer."""
 SAID = re.compile(r"\banswer\s*\**\s*(?:is\b|:|=)[\s:*]*(?:\\\[\s*)?(\S[^\n]*)", re.IGNORECASE)
-r"""It may be in bold, **Answer**: 5, and the answer in displayed mathematics, \[ 5 \]."""
+r"""Text such as "the answer is 5". "Answer" may be in bold (**Answer**: 5), and 5 in displayed mathematics, \[ 5 \]."""
 SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 """End of the text after "the answer is": the period in 3.5 does not match, the one at the end of "3.5. So" does."""
 

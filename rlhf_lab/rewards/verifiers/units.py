@@ -137,7 +137,7 @@ FORMULA = {
 }
 """Mathematical words of three letters or more after a number; "sec" is a second only in `\\text`."""
 JOINING = {"in", "at", "of", "on", "by", "to", "for", "from", "with", "the", "all", "total"}
-"""Words that are not units when they follow other words: 18 dollars in all."""
+"""Words that are not units when they follow other words: "in" is not inches in "18 dollars in all"."""
 PER = {"per", "a", "an", "each", "every"}
 POWERS_BEFORE = {"square": 2, "sq": 2, "cubic": 3}
 POWERS_BEHIND = {"squared": 2, "cubed": 3, "²": 2, "³": 3}
@@ -154,7 +154,7 @@ _NUMBER = rf"{_DIGITS}(?:\s*/\s*\d+|\s+\d+\s*/\s*\d+)?"
 _FRACTION = r"(?:\d+\s*)?\\[dtc]?frac\s*(?:\{[^{}]*\}\s*\{[^{}]*\}|\d\s*\d)"
 
 SPACE = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad\b|~|[\u00a0\u2009\u202f]")
-"""A space of LaTeX. A backslash before it makes it the end of a matrix row, \\\\, and a space."""
+"""A LaTeX command for a space. "\\\\ " does not match: it is the end of a matrix row, followed by an ordinary space."""
 NEGATIVE_SPACE = re.compile(r"(?<!\\)\\!")
 """LaTeX that moves characters closer together: 32,\\!000 in MATH."""
 DELIMITED = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
@@ -214,7 +214,7 @@ def read_quantity(answer: str) -> ParsedQuantity | None:
 
 
 def _split_marked(text: str) -> tuple[str, list[str]] | None:
-    r"""Split an answer whose unit is in \text{…} or is a degree sign into number and words; None for any other."""
+    r"""Split an answer whose unit is in \text{…} or is a degree sign into number and words; None for other answers."""
     match = MARKED.fullmatch(text)
     if match is None or not HAS_NUMBER.search(match[1]):
         return None

@@ -70,9 +70,9 @@ def require(described: Described, dtype: str, config: Mapping[str, Any]) -> None
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, value here, value there) for keys that both configs have with different values.
+    """Yield (name, trainer's value, server's value) for keys that both configs have with different values.
 
-    A key that only one of them has is new in its version of transformers.
+    A key that only one config has is ignored: it is new in that side's version of transformers.
     """
     for name in here.keys() & there.keys() - set(WITHOUT_EFFECT):
         mine, other = here[name], there[name]

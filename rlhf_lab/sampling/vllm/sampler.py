@@ -114,8 +114,9 @@ class VllmSampler:
     ) -> Callable[[], Samples]:
         """Start sampling with the model's current weights. Returns a function that waits for the samples.
 
-        It takes the arguments of `sample`. All collective operations run here and while waiting, so that training does
-        not share them with another thread. The environment behind `next_turn` is called in another thread.
+        The arguments are those of `sample`. Collective operations run only in this call and in the returned function,
+        never in another thread in parallel with training. The environment behind `next_turn` is called in another
+        thread.
         """
         sample_rows = self._prepared(
             model,

@@ -222,7 +222,7 @@ def _temporary_dir() -> tempfile.TemporaryDirectory[str]:
 
 
 def _variables(serving: Serving, temporary: str) -> dict[str, str]:
-    """Return the server's environment variables. Compiled code is stored outside `temporary`, for reuse by others."""
+    """Return the server's environment variables. Compiled code is not stored in `temporary`: later servers reuse it."""
     compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
     inherited = environment.process_environment(serving.device, PLUGIN)
     return {"TORCHINDUCTOR_CACHE_DIR": compiled, **inherited, "TMPDIR": temporary}

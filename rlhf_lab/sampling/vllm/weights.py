@@ -124,7 +124,8 @@ class Servers:
     def rest(self) -> None:
         """Let a server on the trainer's GPU free its memory until the next `update`.
 
-        A base whose adapters are swapped is kept in host memory; other weights will be sent again anyway.
+        If only adapters are sent at an update, the server keeps the base in host memory. Otherwise it drops all
+        weights, because they will be sent again anyway.
         """
         if self.settings.mode == "colocate" and self._server is not None and not self._sleeps:
             keeps_base = self._loaded is not None and self._loaded.model != MODEL

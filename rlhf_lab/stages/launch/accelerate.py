@@ -25,9 +25,9 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import parse_json
 
 PREFIX = "ACCELERATE_"
-"""Prefix of its environment variables."""
+"""Prefix of accelerate's environment variables."""
 NO = ("", "no", "none", "false", "0", "auto")
-"""Values, in lower case, with which accelerate leaves something out, or leaves it to the program (`auto`)."""
+"""Values, in lower case, with which an option of accelerate is off, or is left to the program (`auto`)."""
 FSDP_STRATEGIES = {
     **dict.fromkeys(("FULL_SHARD", "1"), "fsdp_full"),
     **dict.fromkeys(("SHARD_GRAD_OP", "2"), "fsdp_grad_op"),
@@ -92,7 +92,7 @@ def overrides(
     typed: Sequence[str],
     strategy_of: Callable[[list[str]], str],
 ) -> list[LaunchSetting]:
-    """Return the settings that accelerate adds to a command. They replace those of its recipe, as typed ones do.
+    """Return the settings that accelerate adds to a command. Like typed settings, they replace those of the recipe.
 
     Raises ConfigError with one message for each typed setting that contradicts accelerate's.
 

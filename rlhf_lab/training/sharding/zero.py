@@ -192,7 +192,7 @@ class ZeRO(Engine):
         return self.zero.single_partition_of_fp32_groups
 
     def _parameter_group(self, index: int) -> dict[str, Any]:
-        """Return AdamW's group for a group of DeepSpeed, which stage 3 splits further."""
+        """Return the AdamW parameter group of DeepSpeed's group `index`; stage 3 splits AdamW's groups further."""
         if self.settings.stage == 3:
             index = self.zero.sub_group_to_group_id[index]
         return self.adamw.param_groups[index]

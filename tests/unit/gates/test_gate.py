@@ -171,7 +171,7 @@ def test_a_run_that_lacks_a_metric_says_what_it_has(tmp_path, suite):
     gold, wins = scores.checks_of(read_suite(suite))
     with pytest.raises(DataError, match="has no gold of dpo; it has win_rate"):
         reader.scores(gold)
-    with pytest.raises(DataError, match=r"started from no needs\.safety"):
+    with pytest.raises(DataError, match=r"has no needs\.safety"):
         reader.scores(wins)
 
 

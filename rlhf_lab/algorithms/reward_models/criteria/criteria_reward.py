@@ -119,7 +119,7 @@ def measure_pairs(criteria: CriteriaSet, pairs: Sequence[Pair]) -> FloatArray:
 
 
 def agreement(values_P2C: FloatArray) -> FloatArray:
-    """Return Spearman's ρ of each criterion's difference with which response won, (C,); 0 for a constant criterion.
+    """Return Spearman's ρ between each criterion's difference in a pair and the winner, (C,); 0 if it is constant.
 
     Each pair counts in both orders, chosen against rejected and the reverse, so that the stored order has no influence.
     """

@@ -23,8 +23,8 @@ class CriteriaRewardSettings(StageSettings):
     """A reward of named criteria for `reward=design`: the parts of a reward design that need no language model.
 
     The criteria are those of the data's domain (`rewards/criteria/sets.py`), standardised on training responses. A
-    criterion is validated on labelled pairs: by Spearman's ρ of its difference (first minus second response) with which
-    of them won.
+    criterion is validated on labelled pairs: by Spearman's ρ between its difference (first minus second response) and
+    the winner of the pair (1 if the first response was preferred, else 0).
 
     Args:
         design: `hand` uses weights set by a person. `calibrated` keeps those whose criterion is validated with the sign

@@ -1,4 +1,4 @@
-"""Benchmark of agents on tasks with tools: hand-written tasks, generated siblings, held-out tasks, and attacks.
+"""Benchmark of agents on tasks with tools: hand-written tasks, variants of them, held-out tasks, and attacks.
 
 In addition to the files of benchmark.py it writes regressions.jsonl: the attacks that succeeded. Later runs try them
 again (`algorithm.regressions`).
@@ -67,7 +67,7 @@ class AgentBenchmark:
 
 
 def reward_metrics(run: Run, names: Sequence[str]) -> dict[str, Any]:
-    """Return metrics of the stage in `needs.reward`, as it stored them.
+    """Return metrics that the stage in `needs.reward` stored in its result.json: name → stored estimate.
 
     Raises:
         ConfigError: the stage has no result, or not all of these metrics.
@@ -102,7 +102,7 @@ def questions_of(name: str, settings: AgentBench, run: Run) -> list[BenchmarkQue
 
 
 def score_attempt(trajectory: AgentTrajectory, question: BenchmarkQuestion) -> Scores:
-    """Score the answer and the calls; under attack also whether the order was read and followed."""
+    """Score the answer and the calls; under attack also whether the agent read and followed the injected order."""
     scores: dict[str, float | None] = dict(score(trajectory, question.task))
     if question.attack:
         scores |= injections()[question.attack].scores(trajectory)

@@ -57,9 +57,7 @@ class BenchmarkQuestion:
 
     @property
     def template(self) -> str:
-        """Cluster of the task in estimates: similar tasks have the same template. A task without one is its own
-        cluster.
-        """
+        """Name of the task's template. Estimates are clustered by it; a task without one is a separate cluster."""
         return str(self.task.metadata.get("template") or self.id)
 
     @property
@@ -68,7 +66,7 @@ class BenchmarkQuestion:
 
 
 def spread(questions: Sequence[BenchmarkQuestion], limit: int) -> list[BenchmarkQuestion]:
-    """Return at most `limit` questions at regular intervals within their categories; all of them if `limit` is 0."""
+    """Select `limit` questions at regular intervals from the questions sorted by category; all if `limit` is 0."""
     count = min(limit, len(questions)) if limit else len(questions)
     # Some sets are ordered by category, so the first questions alone would not represent them. Others cycle through
     # the categories, so intervals over the whole set could meet the same category every time.
@@ -143,7 +141,7 @@ def _digest(value: Any) -> str:
 
 
 def run_attempts(agent: BatchAgent, attempts: Sequence[BenchmarkAttempt], log: TrajectoryLog) -> list[AgentTrajectory]:
-    """Return the trajectory of every attempt, in order. Attempts that the log lacks are run and stored when they
+    """Return the trajectory of every attempt, in order. Attempts that are not in the log are run, and stored as they
     finish.
 
     Infrastructure errors (JudgeUnavailable, BudgetExceeded) are raised; attempts that finished before them are stored.

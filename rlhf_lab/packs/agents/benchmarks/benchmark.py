@@ -40,13 +40,13 @@ MEANS = (
 )
 """Columns that are estimated as means instead of rates, even if all their values are 0 or 1."""
 QUOTED_CHARS = 300
-"""Maximum number of characters of an error message that is quoted in a note."""
+"""Maximum number of characters of an agent's error message that is quoted in a note of the run."""
 COMPARED = ("success", "sequence_score", "tool_calls", "agent_output_tokens")
-"""Metrics in which agents are compared, if they have them."""
+"""Metrics by which agents are compared. An agent that lacks a metric is left out of its comparisons."""
 
 
 class Benchmark:
-    """Agents of a run on the questions of a benchmark.
+    """Runs the agents of a run on the questions of a benchmark, scores their attempts, and compares them.
 
     Args:
         run: the run.
@@ -93,7 +93,9 @@ class Benchmark:
         return Result(self._policies(rows, comparisons), self._counts(), ["attempts"])
 
     def _take_what_is_there(self, keys: Sequence[str]) -> None:
-        """Load the attempts of an earlier start of this run, and of other runs of this benchmark with the same code."""
+        """Reuse finished attempts from other runs of this benchmark with the same code. Note how many stored attempts
+        are damaged or reused.
+        """
         directory = self.run.directory
         if not self.run.config.artifacts.refresh:
             # Run directories are named after their recipe: `agent_bench-<key>`.
@@ -184,14 +186,14 @@ def summarise(rows: Sequence[Row]) -> dict[str, Estimate]:
 
 
 def estimate_column(rows: Sequence[Row], name: str) -> Estimate:
-    """Estimate the rate of a column of 0 and 1, or the mean of any other, clustered by template. None counts as NaN."""
+    """Estimate the rate of a column of 0 and 1, or the mean of another column, clustered by template. None is NaN."""
     templates = [row["template"] for row in rows]
     # A count such as `tool_calls` may happen to be 0 or 1 in every row, but its interval must not end at 1.
     return (clustered_mean if name in MEANS else rate_or_mean)(column(rows, name), templates)
 
 
 def _against_first(name: str, first: str, comparisons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the comparison of an agent's success with the first agent's, as metrics of the agent."""
+    """Return metrics that compare an agent's success with the first agent's: change, p-value, detectable effect."""
     for entry in comparisons:
         if (entry["metric"], entry["first"], entry["second"]) == ("success", first, name):
             return {

@@ -1,4 +1,5 @@
-"""Benchmark of agents that write programs: success of the first round, and gain from reading the output of runs.
+"""Benchmark of agents that write programs: success of the first program, and gain from revising it after reading its
+output.
 
 Every program of an attempt is graded by the hidden tests of its task; the last one is the answer. The grader is the
 verifier of `reward=code_tests`.
@@ -98,7 +99,9 @@ class CodeBenchmark:
         return result
 
     def score(self, trajectory: AgentTrajectory, question: BenchmarkQuestion) -> Scores:
-        """Grade all programs of an attempt: the last one decides success, the earlier ones the metrics of rounds."""
+        """Grade all programs of an attempt. The last one decides `success`; the earlier ones decide the metrics by
+        number of rounds, such as `solved_within/2`.
+        """
         programs = programs_of(trajectory)
         task = question.task
         grades = self.verifier.grades([(task.metadata, task.prompt, program) for program in programs])
@@ -124,7 +127,9 @@ class CodeBenchmark:
         }
 
     def summarise(self, rows: Sequence[Row]) -> dict[str, Estimate]:
-        """Estimate pass@k and the metrics of rounds, over all tasks and by tier."""
+        """Estimate pass@k over all tasks. With several tiers, also estimate pass@k, `solved_within/*` and
+        `revision_gain` of each tier.
+        """
         metrics = pass_at(rows, self.settings.pass_at)
         tiers = grouped(rows, "category")
         if len(tiers) == 1:  # the metrics of the tier would equal those of all tasks

@@ -1,4 +1,4 @@
-"""Benchmark of agents on GAIA: `success` by the leaderboard's scorer, `lenient` by a lenient one, both by level.
+"""Benchmark of agents on GAIA. The metric `success` uses the leaderboard's scorer, `lenient` a more tolerant scorer.
 
 The directory artefacts/ of the run has a sub-directory for each question, with its attachments and every attempt with
 its scores. The answers of the official test split are secret, so its attempts are unscored.
@@ -87,7 +87,7 @@ class GaiaTasks:
         return gaia_tasks.attachments(question, self.settings)
 
     def tool_context(self, task: Task) -> Any:
-        """Return the data that determine the tools besides the metadata: attachments, web, limits of programs."""
+        """Return the data besides the metadata that determine a task's tools: attachments, web, program limits."""
         files = self.attachments(task)
         # fingerprints instead of contents: this enters the key of every attempt
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
@@ -101,7 +101,9 @@ class GaiaTasks:
 
 
 def as_harness_task(task: Task) -> Task:
-    """Convert a task for the harness: add a category, the annotator's calls, and instructions for the answer's form."""
+    """Return a task with the metadata that the harness expects (category, the annotator's calls) and with instructions
+    for the form of the answer.
+    """
     metadata = task.metadata
     calls = [{"name": step["tool"], "arguments": step["arguments"]} for step in metadata["steps"]]
     instructions = Message(role="system", content=ANSWER_FORMAT)
@@ -182,7 +184,7 @@ class GaiaBenchmark:
 
 
 def _scores_by_key(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return the scores of each attempt by its key."""
+    """Read evaluation.jsonl of a run. Return key of the attempt → its scores."""
     lines = (directory / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()
     scores = {}
     for row in map(json.loads, lines):

@@ -1,4 +1,4 @@
-"""GAIA without a harness: the selected tasks, the tools of each, and the two scores of an answer."""
+"""GAIA independent of the agents: the selected tasks, the tools of each task, and the two scores of an answer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Extraction of visible text from HTML, in linear time even for malformed pages.
 
 The standard library's HTMLParser scans an unclosed tag again for each `<` in it: 60 KB of `<a ` take half a minute.
-Here every scan either consumes what it has read or is the last one: as in browsers, a tag, comment or script that
-never ends hides the rest of the page. This is not a complete HTML5 parser: it knows tags, comments, raw text and
-entities.
+This parser reads each character once: as in browsers, a tag, comment or script that never ends hides the rest of the
+page. This is not a complete HTML5 parser: it knows tags, comments, raw text and entities.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from urllib.parse import urljoin
 
 HIDDEN = ("script", "style", "noscript", "template", "svg", "head")
 RAW = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in ("script", "style")}
-"""Element whose content is not markup → pattern of its end tag."""
+"""Name of an element whose content is not parsed as markup → pattern of its end tag."""
 BLOCKS = ("p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "table", "ul", "ol")
 VOID = ("br",)
 MAX_LINK = 2_000
@@ -23,7 +22,8 @@ MAX_LINKS = 2**20
 """Maximum number of characters of all addresses in a page's text; further ones are left out. Relative links are
 expanded with the address of the page, so a long address would multiply the size of the page."""
 MIN_LINK_COST = 50
-"""Minimum number of characters that each link counts towards `MAX_LINKS`. It limits the number of `urljoin` calls."""
+"""Minimum number of characters that a link counts towards `MAX_LINKS`, even if its address is shorter. This limits the
+number of `urljoin` calls."""
 
 MARKUP = re.compile(r"<(?:(?P<tag>/?[a-zA-Z])|[!?/])")
 """Start of a tag, or of a comment or declaration. Any other `<` is a "less than" sign and part of the text."""
@@ -34,7 +34,8 @@ HREF = re.compile(
     r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>]*+)))?+""",
 )
 LONG_NUMBER = re.compile(r"&#(?:0*+[0-9]{8,}+|[xX]0*+[0-9a-fA-F]{7,}+);?")
-"""Numeric reference that is not a valid character. Python refuses to read numbers of more than 4,300 digits."""
+"""Numeric character reference (`&#…;`) whose number is too large for a character. Python refuses to read numbers of
+more than 4,300 digits."""
 
 
 def html_text(html: str, url: str) -> str:
@@ -56,7 +57,7 @@ def html_text(html: str, url: str) -> str:
 
 
 def _parse(html: str, reader: _VisibleTextReader) -> None:
-    """Pass the tags and texts of a page to a reader, in their order."""
+    """Pass the tags and texts of a page, in order, to the reader that collects the visible text."""
     position = 0
     while markup := MARKUP.search(html, position):
         start = markup.start()
@@ -77,7 +78,7 @@ def _parse(html: str, reader: _VisibleTextReader) -> None:
 
 
 def _read_tag(html: str, tag: re.Match[str], reader: _VisibleTextReader) -> int:
-    """Pass one tag to a reader. Return the next position: after the tag, or at the end of the raw text it opens."""
+    """Pass one tag to the reader. Return where to continue: after the tag, or at the end tag of a script or style."""
     name, attributes = tag[2].lower(), tag[3]
     if tag[1]:
         reader.end(name)

@@ -33,7 +33,7 @@ SECRET_FORMS = re.compile(
     r"\b(?:sk|pk|rk)-[A-Za-z0-9_\-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\bAKIA[A-Z0-9]{12,}"
     r"|\b[Bb]earer [A-Za-z0-9_\-.=+/]{16,}"
 )
-"""Patterns of keys of well-known services, whatever their origin."""
+"""Patterns of API keys of well-known services. Such keys are removed even if no environment variable has them."""
 
 
 class TrajectoryLog:
@@ -118,9 +118,8 @@ class TrajectoryLog:
 
 
 def _same_code(mine: Mapping[str, Any], theirs: Any) -> bool:
-    """Return True if no definition differs between two runs. Each may have more, e.g. for other agents or data.
-
-    Code that only one run has was either reached from code that both have, or is irrelevant to the other run.
+    """Return True if every code definition that both runs record is the same in both. Each run may record further
+    definitions, e.g. for other agents or data; these are not compared.
     """
     if not isinstance(theirs, dict) or mine.get("version") != theirs.get("version"):
         return False
@@ -164,7 +163,7 @@ def to_json(trajectory: AgentTrajectory) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> AgentTrajectory:
-    """Invert `to_json`, also for values that have been written as JSON and read again."""
+    """Return the trajectory that `to_json` converted. The values may have been written as JSON and read again."""
     turns = []
     for turn in values["turns"]:
         calls = tuple(Call(**call) for call in turn["calls"])
@@ -174,7 +173,7 @@ def from_json(values: Mapping[str, Any]) -> AgentTrajectory:
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """Return the secrets of an environment, by the names of its variables, in descending order of length."""
+    """Return the values of environment variables whose names look like those of secrets, the longest value first."""
     values = {value.strip() for name, value in environment.items() if SECRET_NAMES.search(name)}
     secrets = [value for value in values if len(value) >= SHORTEST_SECRET]
     # Descending, so that a secret that contains another one is replaced first and leaves no rest.

@@ -1,4 +1,4 @@
-"""The web of a benchmark: its provider, and tasks whose tools include it."""
+"""Web access for the agents of a benchmark: the search provider, and task sets whose tools include web search."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rlhf_lab.packs.agents.gaia.tools import web_tools
 from rlhf_lab.packs.agents.tools.task_set import TaskSet
 
 WEB_SEARCH = "web_search"
-"""Name of the search tool next to the tools of a task, which often has a `search` of its own."""
+"""Name of the web search tool. It is not `search`, because the tools of a task often include one with that name."""
 
 
 def search_provider(settings: WebChoices, store: Path) -> SearchProvider | None:
-    """Return the web of a run; None if it has none. Raise ConfigError if a live service has no key.
+    """Return the web search provider of a run; None with `search=none`. Raise ConfigError if a live service has no key.
 
     Args:
         settings: the choice of the web.
@@ -63,7 +63,7 @@ class WithWeb:
 def with_web(
     questions: Sequence[BenchmarkQuestion], provider: SearchProvider, settings: WebChoices
 ) -> list[BenchmarkQuestion]:
-    """Return the questions with a web. It becomes part of the identity of their attempts."""
+    """Return the questions with web tools added. The web's settings become part of the identity of attempts."""
     web: dict[str, Any] = {
         "search": settings.search,
         "results": settings.search_results,

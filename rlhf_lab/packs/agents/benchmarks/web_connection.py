@@ -58,9 +58,9 @@ def resolve(host: str, port: int, *, allow_private: bool) -> list[Any]:
 def build_opener(
     redirects: urllib.request.HTTPRedirectHandler, limits: ExchangeLimits, *, allow_private: bool
 ) -> urllib.request.OpenerDirector:
-    """Return an opener for one request by http or https, through the environment's proxy if there is one.
+    """Return a urllib opener for one http or https request, through the environment's proxy if there is one.
 
-    The time of `limits` starts now.
+    The time limit in `limits` starts with this call.
 
     Args:
         redirects: decides which redirects are followed.

@@ -31,7 +31,7 @@ from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
 from rlhf_lab.packs.judging.judges.keys import scrub, without_key
 
 LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
-"""Limits of one attempt at a search."""
+"""Limits of one HTTP request to the search service; a search that fails is requested again."""
 ATTEMPTS = 4  # per search, with a doubled pause between them
 REFUSED_QUERY = (400, 413, 414, 422)
 """HTTP status codes that mean an invalid query."""
@@ -104,7 +104,7 @@ def live_search(service: str, store: Path, *, key_env: str = "", url: str = "", 
 
 
 class WebSearch:
-    """A search service and the pages of the web, with a store.
+    """Live search provider: queries a search service and reads web pages, and stores both on disk.
 
     Args:
         service: name of the service.
@@ -180,7 +180,7 @@ class WebSearch:
             raise SearchUnavailable(f"{problem}; repeat the command later") from failure
 
     def _send(self, query: str) -> Any:
-        """Make one attempt and return the service's answer. Raise PassingFailure, SearchUnavailable or ToolError."""
+        """Send one request and return the service's answer. Raise PassingFailure, SearchUnavailable or ToolError."""
         request = self._service.request(self._url, self._key, query, self._results)
         # The user chose the service, so it may run on this machine.
         opener = build_opener(RefuseRedirects(), LIMITS, allow_private=True)

@@ -16,7 +16,7 @@ The answer is a number, or as few words as possible, or a list of these separate
 MARKER = re.compile(r"final\s+answer\s*[*_]*\s*:", re.IGNORECASE)  # also "**Final Answer**:"
 EMPHASIS = "*` \t"
 BRACKETS = (("<", ">"), ("[", "]"))
-"""Emphasis marks and template brackets that are removed around an answer. Quotes stay, as they may be part of it."""
+"""Emphasis marks and template brackets that are removed around an answer. Quotes stay: the answer may contain them."""
 
 
 def final_answer(text: str) -> str | None:

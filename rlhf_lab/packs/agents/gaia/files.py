@@ -21,7 +21,8 @@ SCRIPT = Path(__file__).with_name("read_file.py")
 DEADLINE_S = 60.0
 """Deadline for reading one file, in seconds."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Environment of the reading process. openpyxl imports numpy, whose threads reserve memory, which is limited."""
+"""Environment variables of the process that reads a file. openpyxl imports numpy; several numpy threads could exceed
+the process's memory limit."""
 PLAIN = (".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".py", ".xml", ".html", ".yaml", ".yml")
 
 

@@ -47,7 +47,7 @@ def mini_questions() -> tuple[GaiaQuestion, ...]:
 
 @cache
 def mini_index(results: int = 5) -> PageIndex:
-    """Return the web of the questions."""
+    """Return the search provider for the invented web of the questions."""
     pages = []
     for url, page in _read(PAGES).items():
         pages.append(WebPage(url, page["title"], page["text"].strip()))
@@ -128,7 +128,7 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def _taken(question: str, call: Call, pattern: str) -> str:
-    """Return the match of a pattern in a result: its last group, or the entire match if it has none."""
+    """Search a tool's result for a pattern. Return the match of its last group, or the entire match without groups."""
     match = re.search(pattern, call.result)
     if match is None:
         made = f"{call.name} {dict(call.arguments)}"

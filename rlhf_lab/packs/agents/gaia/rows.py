@@ -139,7 +139,7 @@ def _question(values: Mapping[str, Any], directory: Path | None, split: str) -> 
 
 
 def _id(values: Mapping[str, Any]) -> str:
-    """Return the id, which is also the name of a directory in a run. Raise RowProblem."""
+    """Return the id of a question. Raise RowProblem if it cannot be the name of a directory in a run."""
     task_id = text_column(values, "task_id")
     if not _is_simple_name(task_id):
         raise RowProblem(f"column 'task_id' is {describe(task_id)}; expected a simple name without / \\ : and not ..")

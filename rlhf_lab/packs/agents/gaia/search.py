@@ -33,7 +33,7 @@ class Hit:
 
 
 class SearchProvider(Protocol):
-    """A web, either stored or accessed live through a service."""
+    """Interface of web search and page access, over stored pages or through a live service."""
 
     def search(self, query: str) -> Sequence[Hit]:
         """Return results, best first; an empty result is no error. Raise SearchUnavailable."""
@@ -135,7 +135,7 @@ def _word_counts(page: WebPage) -> Counter[str]:
 
 
 def _snippet(text: str, words: Sequence[str]) -> str:
-    """Return the excerpt of a text with the maximum number of query words; the first one of several."""
+    """Return the excerpt of a text that contains the most query words; of several such excerpts the first."""
     tokens = text.split()
     expected = set(words)
     matches = [not expected.isdisjoint(_words(token)) for token in tokens]

@@ -11,7 +11,7 @@ from rlhf_lab.core.tools import Tool
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 
 REFERENCE = " (reference)"
-"""End of the name of an agent with the model of `needs.reference`."""
+"""Suffix of the name of an agent that runs with the model of `needs.reference`."""
 
 # A callback instead of a return value, so that finished attempts are stored before an error stops the rest.
 OnDone = Callable[[int, AgentTrajectory], None]
@@ -47,13 +47,15 @@ class BatchAgent(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Everything but the tasks that determines the behaviour, with the model's identity, as JSON values."""
+        """Settings of the agent and identity of its model, as JSON values: everything except the task that determines
+        its behaviour.
+        """
         ...
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
         """Return one trajectory per assignment, in the same order.
 
         `on_done` is called for each attempt that finishes. Infrastructure errors (JudgeUnavailable, BudgetExceeded) are
-        raised after that. Errors of the agent or the model are recorded in its trajectory.
+        raised after these calls. Errors of the agent or the model are recorded in its trajectory.
         """
         ...

@@ -30,7 +30,7 @@ REFUSAL = re.compile(
 )
 """Words of a response that says that something cannot be answered, in lower case."""
 RIGHT = 0.8
-"""Minimum score of an answer that counts as right; only scores by word overlap can lie between it and 1."""
+"""Minimum score of an answer that counts as right. It matters only for word overlap; other scores are 0 or 1."""
 
 
 def normalise(text: str) -> str:

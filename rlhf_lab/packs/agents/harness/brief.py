@@ -1,6 +1,5 @@
-"""Prompts of the parts of an agent for a model that knows a few fixed phrases, i.e. one trained from scratch.
-
-There are no instructions. The phrases are those of `packs/agents/tools/roles.py`, which the model was trained on.
+"""Agent prompts for a small model that was trained from scratch and knows only a few fixed phrases. The phrases are
+those of `packs/agents/tools/roles.py`, on which the model was trained. The prompts contain no instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from rlhf_lab.packs.agents.tools.roles import prompt_of, spaced_call
 
 
 class Brief(Instructions):
-    """Prompts that use the phrases of the roles and show results without marks."""
+    """Prompts made of the fixed phrases in roles.py. Results of tools are shown without the marks `<result>`."""
 
     stop: Sequence[str] = ()
 

@@ -49,7 +49,7 @@ class CallScores:
 
 
 def score_calls(calls: Sequence[Call], expected: Sequence[ExpectedCall], *, any_order: bool = False) -> CallScores:
-    """Score calls under the choice of optional calls that agrees best with them."""
+    """Score calls against the expected calls, including those optional calls that give the best score."""
     kept = without_retries(calls)
     retries = len(calls) - len(kept)
     # There are 2^n choices for n optional calls; tasks have only a few of them.
@@ -146,7 +146,7 @@ def argument_fraction(calls: Call, expected: ExpectedCall) -> float:
 
 
 def best_pairing(weights_ME: FloatArray) -> float:
-    """Return the maximum sum of weights over one-to-one pairs of rows and columns; 0 if there are none."""
+    """Return the maximum sum of weights over one-to-one assignments of rows to columns; 0 for an empty matrix."""
     if not weights_ME.size:
         return 0.0
     # the assignment problem, solved exactly: a greedy pairing may be worse

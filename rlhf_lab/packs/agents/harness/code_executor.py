@@ -21,7 +21,7 @@ from rlhf_lab.packs.code.rewards.extraction import certain_blocks, code_blocks
 LEFT_OUT = "\n… {} characters left out …\n"
 NO_PROGRAM = "error: there is no program; write one between ```python and ```"
 TOOL = "python"
-"""Name of the tool under which a trajectory records runs."""
+"""Name of the tool under which a trajectory records runs of programs."""
 
 
 def code_executor(
@@ -78,8 +78,8 @@ def _files(attempt: AgentAttempt) -> dict[str, bytes]:
 def read_code(text: str) -> str | None:
     """Return the program of a turn: its last block of Python, or None if it has none.
 
-    A turn that answers may quote output, so a block that may be output is no program there. A block without an end was
-    cut off; what there is runs.
+    In a turn that also answers, a block that may be quoted output does not count as a program. A block without a
+    closing fence was cut off; the text up to the cut counts as the program.
     """
     blocks = certain_blocks(text) if ANSWER_LINE.search(text) else code_blocks(text)
     return blocks[-1] if blocks else None

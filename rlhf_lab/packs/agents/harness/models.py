@@ -40,7 +40,8 @@ MAX_PROMPT_TOKENS = 32768
 def open_agents(run: Run) -> dict[str, BatchAgent]:
     """Return the agents of a run by their names in `agent.programs`.
 
-    With `needs.reference`, each agent that uses a model comes first with that model, as "NAME (reference)".
+    With `needs.reference`, each agent that uses a model runs with both models. The agents with the reference model come
+    first and are named "NAME (reference)".
     """
     agents: dict[str, BatchAgent] = {}
     for role in ("reference", "policy"):

@@ -5,8 +5,8 @@ The planner writes queries as a JSON list. A query may depend on earlier ones:
     ["Find the capital of Velmora.", "Find the mayor of #1.", "Find the mayor of Quorin."]
 
 #1 stands for the answer to the first query. Each query goes to an executor, a ReAct loop that sees only its query, with
-the answers of earlier executors in place of the references. Executors that need nothing from each other run in
-parallel, so a chain of lookups runs from hop to hop. The synthesiser reads the queries and their answers.
+the answers of earlier executors in place of the references. Executors run in parallel if their queries do not refer to
+each other; a query that refers to an answer waits for it. The synthesiser reads the queries and their answers.
 """
 
 from __future__ import annotations

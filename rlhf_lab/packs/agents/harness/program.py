@@ -73,7 +73,7 @@ class ModelOutput:
 
 
 Steps = Generator[list[Ask], list[ModelOutput], T]
-"""A program, or a part of one, that returns a T."""
+"""Generator of a program, or of a part of a program, whose return value has the type T."""
 
 Program = Callable[["AgentAttempt"], Steps[str | None]]
 
@@ -120,7 +120,7 @@ class AgentAttempt:
         self.draft: str | None = None
 
     def to_messages(self, question: str) -> list[Message]:
-        """Return the task's messages with another question instead of its own."""
+        """Return the task's messages with the last one, the question, replaced by `question`."""
         return [*self.messages[:-1], user_message(question)]
 
     def ask(
@@ -158,20 +158,20 @@ class AgentAttempt:
         return Ask(request, part)
 
     def _task_messages(self, messages: Sequence[Message]) -> int:
-        """Return how many of the messages state the task: its earlier conversation and the question after it."""
+        """Return the number of messages at the start that state the task: its earlier conversation and the question."""
         *earlier, _ = self.messages
         has_earlier = list(messages[: len(earlier)]) == earlier
         return len(earlier) + 1 if has_earlier else 1  # an executor sees its query alone
 
     def call(self, output: ModelOutput, name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
-        """Call a tool as the model requested. Raise AttemptFinished if no calls are left."""
+        """Execute a tool call that the model requested. Raise AttemptFinished if the limit of calls is reached."""
         self.count_call()
         call = call_tool(self.tools, name, arguments, id)
         self.record(output, call)
         return call
 
     def count_call(self) -> None:
-        """Count a call before it is executed. Raise AttemptFinished, with the draft as answer, if no calls are left."""
+        """Count a call before it is executed. At the limit of calls, raise AttemptFinished with `draft` as answer."""
         if self.calls == self.model.max_calls:
             raise AttemptFinished("call_limit", self.draft)
         self.calls += 1

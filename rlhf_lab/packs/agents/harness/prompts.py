@@ -19,12 +19,12 @@ from rlhf_lab.packs.agents.tools.roles import ASK
 OBSERVATION = "Observation:"
 # The line break belongs to it, because the word may also occur inside a sentence.
 STOP = (f"\n{OBSERVATION}",)
-"""Stop texts of a turn that calls a tool as text: the model must not invent the result."""
+"""Stop texts for a model that writes tool calls as text, so that it does not invent the result of its call."""
 
 Words = tuple[str, str]
-"""(instructions of a part, its question)."""
+"""(system prompt of one part of an agent, user message with its question)."""
 Exchange = tuple[str, str]
-"""(call, step or query as text, its result)."""
+"""(text of a call, plan step or query; text of its result)."""
 
 
 class PromptStyle(Protocol):
@@ -55,7 +55,7 @@ class PromptStyle(Protocol):
         ...
 
     def marked(self, result: str) -> str:
-        """Return a result for use inside a message; it is marked as data if `with_tools` explains the marks."""
+        """Return a tool's result for use inside a message, between `<result>` marks if this prompt style uses them."""
         ...
 
     def plan(self, question: str, tools: Sequence[Tool]) -> Words:
@@ -67,7 +67,9 @@ class PromptStyle(Protocol):
         ...
 
     def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
-        """Ask for queries, as a JSON list, for workers that see nothing else. #1 is the answer to the first query."""
+        """Ask for a JSON list of queries, each for a worker that sees only its query. In a query, #1 stands for the
+        answer to the first query.
+        """
         ...
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
@@ -75,7 +77,7 @@ class PromptStyle(Protocol):
         ...
 
     def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
-        """Ask for a tool call or an answer, from notes and the latest results only, with instructions `with_tools`."""
+        """Ask for a tool call or an answer, given notes and the latest results; `with_tools` is the system prompt."""
         ...
 
     def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
@@ -87,7 +89,7 @@ class PromptStyle(Protocol):
         ...
 
     def lead(self, question: str) -> str:
-        """Return the question to a coordinator that sees all its earlier queries with their answers."""
+        """Return the question for a coordinator whose conversation contains all its earlier queries and answers."""
         ...
 
     def lead_from_notes(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
@@ -137,7 +139,7 @@ ASK_TOOL = text_tool(ASK, "Asks a worker, who has the tools.", {"query": "the qu
 """The only tool of a coordinator. The coordinator's program runs the worker, so the tool itself is never run."""
 
 MARK = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
-"""The first character of anything that reads as `<result>` or `</result>`."""
+"""Pattern of the `<` at the start of any spelling of `<result>` or `</result>`."""
 
 
 class Instructions:

@@ -91,7 +91,7 @@ class ThreadedAgent:
 
 
 def prompt_of(task: Task) -> str:
-    """Return the question, after the instructions of the task if it has any, such as the form of answers to GAIA."""
+    """Return the agent's prompt: the task's instructions, if any (such as GAIA's form of answers), and the question."""
     instructions = [message["content"] for message in to_messages(task.prompt) if message["role"] == "system"]
     return "\n\n".join([*instructions, question_of(task)])
 

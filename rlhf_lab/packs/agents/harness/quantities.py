@@ -104,7 +104,7 @@ def _spelt_out(text: str) -> list[WordedQuantity]:
 
 
 def in_unit(quantity: WordedQuantity, unit: str) -> Fraction | None:
-    """Return the value in a unit; None if its own unit measures another quantity.
+    """Return the number converted to `unit`; None if the number's unit measures another quantity.
 
     A word that is not a known unit is ignored: "41 villages" is 41. A number without a unit is taken to be in `unit`.
     """

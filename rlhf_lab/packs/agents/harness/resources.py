@@ -24,7 +24,7 @@ class CodeResult(Protocol):
     def stderr(self) -> str: ...
 
     def next_files(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return the files for the next program, if `files` existed before this one: path → content."""
+        """Return path → content of the files for the next program. `files` existed before this program."""
         ...
 
 

@@ -16,7 +16,7 @@ from rlhf_lab.packs.agents.harness.settings import Scratchpad
 from rlhf_lab.packs.agents.harness.tool_use import Act, take_turn
 
 SHOWN = 200
-"""Number of characters of a turn without a call that the model is shown again, together with the problem."""
+"""Number of characters of a turn without call or answer that the model is shown again with the error message."""
 
 
 def scratchpad(attempt: AgentAttempt, *, notes_tokens: int) -> Steps[str | None]:
@@ -52,7 +52,7 @@ def rewrite_notes(attempt: AgentAttempt, notes: str, latest: Sequence[Exchange],
 
 
 def exchanges(attempt: AgentAttempt, act: Act) -> list[Exchange]:
-    """Return the calls of a turn with their results, or the turn with its problem."""
+    """Return (call, result) of each call of a turn. For an invalid turn, return its text with the error message."""
     if act.problem:
         return [(act.output.text[:SHOWN], act.problem)]
     return [(attempt.model.prompts.call(call), call.result) for call in act.calls]

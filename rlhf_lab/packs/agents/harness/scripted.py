@@ -81,7 +81,7 @@ class ScriptedAgent:
 
 
 Behaviour = Callable[[Mapping[str, Any], Sequence[Tool], Random], tuple[list[Call], str]]
-"""(metadata of a task, its tools, random numbers) → (executed calls, answer)."""
+"""Function of a scripted agent: (metadata of a task, its tools, random numbers) → (executed calls, answer)."""
 
 
 def oracle(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
@@ -125,14 +125,14 @@ def always_refuse(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Rando
 
 
 def always_guess(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> tuple[list[Call], str]:
-    """Make no call, and answer with any value of the tools or the question, all with the same probability."""
+    """Make no call, and answer with a value chosen uniformly from the values of the task's tools and its question."""
     return [], rng.choice(guesses(metadata))
 
 
 def guesses(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the values from which `always_guess` chooses; these are more than an agent without tools can know.
+    """Return the values from which `always_guess` chooses, including values that only the tools know.
 
-    If a task does not list its tools' values, they are the words of its question.
+    If a task does not list the values of its tools, only the words of the question are returned.
     """
     if "fixture" not in metadata:
         words = re.findall(r"\w+", metadata["question"])

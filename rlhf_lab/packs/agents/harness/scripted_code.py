@@ -64,7 +64,7 @@ class ScriptedCoder:
 
 @dataclass(frozen=True)
 class Script:
-    """A `Completer` that has the metadata of every question."""
+    """A `Completer` that answers by a fixed rule, from the metadata of the question instead of with a model."""
 
     behaviour: str
     metadata_of: Mapping[str, Mapping[str, Any]]

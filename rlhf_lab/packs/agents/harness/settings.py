@@ -246,7 +246,7 @@ class Agents(Section):
 
     @classmethod
     def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any] | None:
-        """Return composed values in which the service's settings are built, or None if these are wrong."""
+        """Return the values with `service` as a settings object, or None if the service's settings are wrong."""
         # The kind of the service is the value of `llm`, so its settings can only be built here, where both are known.
         service = _build_service(values.get("llm", cls.llm), values.get("service"), problems)
         return None if service is None else {**values, "service": service}
@@ -264,7 +264,9 @@ class Agents(Section):
         return role in ("policy", "reference") and runs_agents(config) and not self.asks_policy
 
     def key_material(self, config: Config) -> dict[str, Any]:
-        """Return the settings of the agents, and those settings of their service that determine answers, not costs."""
+        """Return the settings of this section for the run's key. Of the service's settings, only those that determine
+        answers are included, not those about costs.
+        """
         if not runs_agents(config):
             return {}
         # A new budget must not repeat attempts, so only the identity of the service is added.
@@ -340,7 +342,7 @@ def runs_agents(config: Config) -> bool:
 
 
 def _build_service(llm: Any, values: Any, problems: list[str]) -> Any:
-    """Build the settings of the agents' service over those of the file of the same name.
+    """Return the settings of the agents' service: the values in `agent` override those of the service's config file.
 
     Return {} for `local`, or None if the settings are wrong; then `problems` says why.
     """

@@ -38,7 +38,7 @@ class Act:
 
     @property
     def final_answer(self) -> str | None:
-        """The answer, as answer of the attempt. Raises AttemptFinished if the output was truncated."""
+        """The turn's answer, to be the attempt's answer. Raises AttemptFinished if the output was truncated."""
         if self.output.truncated:
             raise AttemptFinished("truncated", self.answer)
         return self.answer
@@ -47,7 +47,7 @@ class Act:
 def use_tools(
     attempt: AgentAttempt, messages: Sequence[Message], *, part: str = "agent", max_turns_left: int = 0
 ) -> Steps[Act | None]:
-    """Call tools until a turn answers, and return that turn.
+    """Let the model take turns and call tools until a turn contains an answer. Return that turn.
 
     Args:
         attempt: the attempt that the turns belong to.

@@ -18,7 +18,9 @@ from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 
 def training_rows(trajectory: AgentTrajectory) -> list[dict[str, Any]]:
-    """Return the conversations of a trajectory in the order of their starts; `part` is the part of the agent."""
+    """Return one row per conversation of a trajectory, ordered by its first turn. The column `part` names the part of
+    the agent that had the conversation.
+    """
     rows = []
     for turns in conversations(trajectory.turns):
         first = to_conversation(turns[0].prompt)

@@ -1,4 +1,4 @@
-"""Bridge to inspect-ai: export of our benchmarks as its logs; our models and sandbox for its tasks.
+"""Bridge to inspect-ai: exports benchmarks as inspect logs, and lets inspect tasks use rlhf_lab's models and sandbox.
 
 Read logs.py (`export`: a run directory as logs) and messages.py (inspect's messages as requests), then gathering.py
 (batching of concurrent requests) and workspace.py (a persistent directory and commands on top of the sandbox). These

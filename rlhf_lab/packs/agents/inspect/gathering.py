@@ -37,7 +37,9 @@ class Gatherer(Generic[Question, Answer]):
         self._turn = anyio.Lock()
 
     async def ask(self, question: Question) -> Answer:
-        """Return the answer. Raise the error that `answer` raises for this question alone."""
+        """Return the answer to a question. Raise the error that `answer` raises for it, unaffected by other questions
+        of the batch.
+        """
         waiting: _Waiting[Question, Answer] = _Waiting(question)
         self._waiting.append(waiting)
         try:

@@ -1,8 +1,8 @@
 """Export of a run of an agent benchmark as inspect logs, one for each agent: `export RUN to=DIR`.
 
 The input is trajectories.jsonl (the trajectories), evaluation.jsonl (their scores) and result.json (the metrics). The
-means and intervals of a log are those of result.json. The run's other metrics exclude attempts under attack, so these
-get a separate log. inspect's events are not written; the messages contain all text.
+means and intervals of a log are those of result.json. Attempts under attack, which the run's other metrics exclude, get
+a separate log. inspect's events are not written; the messages contain all text.
 """
 
 from __future__ import annotations
@@ -304,8 +304,8 @@ def _as_text(answer: Any) -> str | list[str]:
 def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
     """Yield the conversation of an attempt as inspect's messages.
 
-    A turn whose prompt does not continue the previous one starts with its entire prompt. This happens for agents with
-    several parts, and for notes instead of a history.
+    If the prompt of a turn does not continue the previous conversation, the entire prompt is yielded before the turn.
+    This happens for agents with several parts, and for agents that keep notes instead of a conversation.
     """
     number = 0
     before: list[Message] = []

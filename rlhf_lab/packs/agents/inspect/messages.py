@@ -42,7 +42,9 @@ STOP_REASONS = {"end": "stop", "truncated": "max_tokens", "refused": "content_fi
 
 
 def check_settings(config: Json) -> list[str]:
-    """Return the names of settings without effect. Raise ConfigError for settings that would be violated."""
+    """Return the names of settings that have no effect here. Raise ConfigError for other settings that the built-in
+    sampler does not support.
+    """
     # A setting with a neutral value asks for nothing special, so it is accepted silently.
     provided = [name for name, value in config.items() if value is not None and NEUTRAL.get(name) != value]
     others = [name for name in provided if name not in (*SAMPLING, *OF_INSPECT)]
@@ -56,13 +58,15 @@ def check_settings(config: Json) -> list[str]:
 
 
 def check_tool_choice(choice: Any) -> None:
-    """Raise ConfigError if a call is required, which sampling cannot guarantee. With "none" there are no tools."""
+    """Raise ConfigError if a call is required, which sampling cannot guarantee. With "none", inspect passes no
+    tools.
+    """
     if choice not in ("auto", "none"):
         raise ConfigError(f"tool_choice={choice!r}: models of rlhf_lab cannot be forced to call a tool; use 'auto'")
 
 
 def to_request(messages: Sequence[Json], tools: Sequence[Json], config: Json) -> CompletionRequest:
-    """Convert inspect's request to ours, with draw 0, and with `max_tokens` 0 if the answer has no limit.
+    """Convert inspect's request to a CompletionRequest with draw 0. `max_tokens` is 0 if the config sets no limit.
 
     Args:
         messages: messages of the roles user, assistant and tool, preceded by system messages.

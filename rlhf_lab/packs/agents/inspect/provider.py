@@ -151,7 +151,9 @@ class LabModel(ModelAPI):
         return [responses[number] for number in range(len(questions))]
 
     def _fit(self, request: CompletionRequest) -> tuple[CompletionRequest, int]:
-        """Return a request with a token limit, and the maximum prompt length that the positions leave for it."""
+        """Return the request with `max_tokens` set, and the maximum number of prompt tokens that then fit into the
+        model's positions.
+        """
         model = self._loaded[0]
         # A model without a stated number of positions gets one that no prompt reaches.
         positions = getattr(model.config, "max_position_embeddings", None) or 2**31

@@ -150,7 +150,9 @@ class AttemptPairMaker:
         return rows
 
     def _demonstrate(self, prompt: str) -> list[str]:
-        """Return the text of the environment's own attempt at a task; none if it fails, as with a tool that is busy."""
+        """Return the text of the environment's demonstration of a task in a list. The list is empty if the
+        demonstration fails, e.g. because a tool is busy.
+        """
         assert isinstance(self.environment, Demonstrating)
         task = self.tasks[prompt]
         shown = demonstrated(self.environment, task)

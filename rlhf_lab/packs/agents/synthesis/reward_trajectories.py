@@ -55,9 +55,9 @@ class RewardTrajectoryMaker:
         return [self._row(task, episodes) for task, episodes in pairs]
 
     def _row(self, task: Task, episodes: Sequence[Episode]) -> Row:
-        """Return the row of a task: the attempt with the highest reward; of equal ones the first.
+        """Return the row of a task: the attempt with the highest reward, and of several such attempts the first.
 
-        If the reward scored none of them, the row is the first attempt, with a problem and without a reward.
+        If the reward scored none of the attempts, the row is the first attempt, with a problem and without a reward.
         """
         texts = [Episode(task, task.prompt, attempt_text(episode)) for episode in episodes]
         reward_N = self.reward(texts).total_N

@@ -136,9 +136,9 @@ class TeacherTrajectories(TrajectoryChoices):
 @register("algorithm", "reward_trajectories")
 @dataclass(frozen=True)
 class RewardTrajectories(PolicyAttemptSettings):
-    """Stage that records, for each training task, the one of several attempts of a policy that the reward scores
-    highest, as conversations for supervised training: best-of-n as training data. Whether an attempt succeeded plays no
-    part, so the policy that imitates the rows shows what the reward is worth to an agent.
+    """Stage that makes conversations for supervised training by best-of-n: of several attempts of a policy at each
+    training task, the one with the highest reward is recorded. Success is not considered, so a policy trained on the
+    rows shows how useful the reward alone is for training an agent.
     """
 
     inputs = replace(PolicyAttemptSettings.inputs, sections=("model", "rollout", "reward"), optional=("reward",))

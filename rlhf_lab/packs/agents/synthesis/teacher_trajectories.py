@@ -106,7 +106,9 @@ def stored_attempt(task: Task, tools: Sequence[Tool], trajectory: AgentTrajector
 
 
 def written_turns(trajectory: AgentTrajectory, tools: Sequence[Tool]) -> list[_WrittenTurn]:
-    """Return the turns of a trajectory as demonstrations have them; the last one answers."""
+    """Return the turns of a trajectory in the form of demonstrations: a thought, then a call or the answer. The last
+    turn has the answer.
+    """
     names_of = {tool.name: tool.argument_names for tool in tools}
     turns = []
     for turn in trajectory.turns:
@@ -126,7 +128,7 @@ def written_turns(trajectory: AgentTrajectory, tools: Sequence[Tool]) -> list[_W
 def _values_in_order(call: Call, names: Sequence[str]) -> list[str]:
     """Return the values of a call in the order of the tool's arguments, then those of unknown arguments.
 
-    A call written as text has no names, but a native call may have its arguments in any order.
+    A call in the text form has only values, in this order. A native call names its arguments, in any order.
     """
     known = [name for name in names if name in call.arguments]
     unknown = [name for name in call.arguments if name not in names]

@@ -55,7 +55,7 @@ def environment_of(run: Run) -> Environment:
 
 
 class TrajectoryMaker(ABC):
-    """Attempts training tasks and writes the corpus. A sub-class attempts them.
+    """Base class: lets a sub-class attempt training tasks, and writes the selected attempt at each task to a corpus.
 
     Args:
         settings: settings of the stage.
@@ -135,7 +135,7 @@ class TrajectoryMaker(ABC):
 
 
 class OwnTrajectories(TrajectoryMaker):
-    """Stage `trajectories`: attempts of the world, or of a policy."""
+    """Stage `trajectories`: records the environment's demonstrations, or attempts of a policy."""
 
     def __init__(self, settings: Trajectories, run: Run):
         super().__init__(settings, run, settings.teacher)
@@ -151,7 +151,7 @@ class OwnTrajectories(TrajectoryMaker):
         return self._demonstrate(tasks) if self.policy is None else self._sample(tasks, chunk)
 
     def _demonstrate(self, tasks: Sequence[Task]) -> list[list[StoredAttempt]]:
-        """Return the environment's own attempts, with grades, because even a demonstration may fail on a busy tool."""
+        """Return the environment's demonstrations as graded attempts: a demonstration may fail on a busy tool."""
         assert isinstance(self.environment, Demonstrating)
         shown = [demonstrated(self.environment, task) for task in tasks]
         episodes = []
@@ -188,7 +188,7 @@ class OwnTrajectories(TrajectoryMaker):
 
 
 def demonstrated(environment: Demonstrating, task: Task) -> StoredAttempt:
-    """Return the environment's own attempt at a task, without a grade."""
+    """Return the environment's demonstration of a task as an attempt without a grade."""
     messages, tools = to_conversation(task.prompt)
     *earlier, last = environment.demonstration(task)
     turns = sum(message["role"] == "assistant" for message in earlier) + 1

@@ -65,7 +65,7 @@ class DemonstratedTurn:
 
 
 class ToolDemonstration:
-    """One attempt at a task by the rules of `habits`.
+    """One scripted attempt at a task, with mistakes at the probabilities in `habits`.
 
     Attributes:
         turns: turns in order; the last one answers.
@@ -115,7 +115,9 @@ class ToolDemonstration:
         return self.values[-1]
 
     def _look_up(self, step: Lookup) -> str | None:
-        """Return the value that the tool returns in the end; None if there is none."""
+        """Look up the value of a step, with redirects and repeated calls of busy tools. Return None if there is
+        none.
+        """
         entity = step.subject if isinstance(step.subject, str) else self.values[step.subject]
         relation = self._relation(step)
         known = self._known()
@@ -146,7 +148,7 @@ class ToolDemonstration:
         return result.result
 
     def _relation(self, step: Lookup) -> str:
-        """Return the relation to look up, which is usually the needed one."""
+        """Return the relation to look up: that of the step, or by mistake another one (`habits.wrong_relation`)."""
         base = self.task.base
         # A mistake stays within links or amounts, so that the next step still gets a value of the right type.
         same_kind = base.links if step.relation in base.links else base.amounts
@@ -156,7 +158,7 @@ class ToolDemonstration:
         return step.relation
 
     def _call(self, known: str, need: str, name: str, arguments: Mapping[str, Any]) -> Call:
-        """Make a call, possibly several times, and return the last one."""
+        """Make a call, repeat it with the probability `habits.repeat_call`, and return the last call."""
         thought = noted(known, f"need {need}")
         while True:
             call = call_tool(self.tools, name, arguments)
@@ -225,6 +227,6 @@ def _arguments(tool: str, subject: str, relation: str) -> dict[str, str]:
 
 
 def _fact(passage: str, relation: str) -> str | None:
-    """Return the value of a relation in a passage: "capital tal vor, age 12"."""
+    """Return the value of a relation in a passage such as "capital tal vor, age 12"; None if it is not there."""
     facts = dict(fact.split(" ", 1) for fact in passage.split(", "))
     return facts.get(relation)

@@ -79,7 +79,7 @@ class SampledTask:
 
 
 Draw = Callable[[Random, str, BaseSize], SampledTask]
-"""(random numbers, split, size of the base) → task."""
+"""Function that samples a task: (random numbers, split, size of the base of facts) → task."""
 
 
 def chain(rng: Random, split: str, size: BaseSize, hops: int, moves: int = 0) -> SampledTask:
@@ -199,7 +199,7 @@ def missing_relation(rng: Random, split: str, size: BaseSize) -> SampledTask:
 
 
 def ambiguous(rng: Random, split: str, size: BaseSize) -> SampledTask:
-    """Sample a question in which half a name fits two entities, and a fact identifies one of them."""
+    """Sample a question about one of two entities whose names share the first word; a fact identifies which one."""
     base = draw_base(rng, split, size, paired_bases=True)
     first, second = base.paired_bases
     known, requested = rng.sample(base.links, 2)
@@ -273,7 +273,7 @@ def table(rng: Random, split: str, size: BaseSize) -> SampledTask:
 
 
 def retrieval(rng: Random, split: str, size: BaseSize) -> SampledTask:
-    """Sample a question that needs a fact from a passage, then a fact about that one."""
+    """Sample a question with two steps: a retrieved passage names an entity, and a fact about it is looked up."""
     task = chain(rng, split, size, 2)
     first = task.steps[0]
     assert isinstance(first, Lookup)
@@ -328,7 +328,7 @@ ALL_KINDS: Mapping[str, Draw] = {**KINDS, **CHAINS}
 
 
 def tools_of(task: SampledTask, seed: int | str) -> list[Tool]:
-    """Create the tools of one attempt at a task; they have their own state."""
+    """Create the tools of one attempt at a task. Their state is not shared with other attempts."""
     # Every task has search and calculator; the other tools exist only if the task has content for them.
     tools = [search_tool(task.base.knowledge), calculator_tool()]
     if task.archive is not None:

@@ -12,7 +12,8 @@ LONGEST_EXPRESSION = 500
 """Maximum number of characters of an expression. Its numbers and their product stay short enough for Python's limit on
 converting integers to text."""
 DECIMALS = 10
-"""Digits of a result of the calculator; more are rounding errors. With few, 4 / 1000 would be 0."""
+"""Number of decimals of the calculator's results. More decimals would show rounding errors; with too few, 4 / 1000
+would be 0."""
 MOVED = "moved see {}"
 """Result of a search for an entity whose facts are stored under another name."""
 

@@ -61,10 +61,10 @@ class ToolTaskRow(TypedDict):
 
 @runtime_checkable
 class TaskSet(Protocol):
-    """Tasks, and the tools for each attempt at one."""
+    """Interface of a set of tasks, which also creates the tools for each attempt at a task."""
 
     def tasks(self, split: str) -> Sequence[Task]: ...
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        """Create the tools of one attempt; they have their own state. The seed determines all of their randomness."""
+        """Create the tools of one attempt; attempts share no state. The seed determines the tools' randomness."""
         ...

@@ -192,19 +192,19 @@ def _lead_note(task: SampledTask, demonstration: ToolDemonstration) -> Written:
 
 
 def _led(task: SampledTask, demonstration: ToolDemonstration) -> list[DemonstratedTurn]:
-    """Return the turns of a coordinator; none if the task cannot be led."""
+    """Return the turns of a scripted coordinator; empty if the task has a step that is not a search."""
     if not can_be_led(task):
         return []
     return led_turns(task, demonstration.values, demonstration.answer)
 
 
 def _steps(role: Role, task: SampledTask, turns: Sequence[DemonstratedTurn]) -> Written:
-    """Return a row per turn, from the notes before it."""
+    """Return one row per turn: the prompt has the notes before the turn, and the response is the turn."""
     return [(prompt_of(role, task.question, notes=turn.notes), turn.text) for turn in turns]
 
 
 def _notes(role: Role, task: SampledTask, turns: Sequence[DemonstratedTurn]) -> Written:
-    """Return a row per call, with the notes after it."""
+    """Return one row per call. It trains a model to write new notes from the old notes, a call and its result."""
     rows = []
     for turn, after in pairwise(turns):
         call = turn.call

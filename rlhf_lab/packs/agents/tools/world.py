@@ -144,8 +144,8 @@ class ToolWorld:
         return Step([{"role": "tool", "content": result}], done=False)
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """Return `correct`; `gold`, which equals it, as success is the true reward; and `calls`: turns without an
-        answer.
+        """Return the columns `correct`, `gold` (equal to `correct`, because success is the true reward) and `calls`
+        (number of turns without an answer).
         """
         right, calls = [], []
         for episode in episodes:
@@ -160,7 +160,7 @@ class ToolWorld:
         return {"gold": correct_N, "correct": correct_N.copy(), "calls": calls_N}
 
     def demonstrate(self, task: Task, habits: Habits) -> ToolDemonstration:
-        """Return one attempt with habits; its mistakes are determined by the task."""
+        """Return a demonstration with the mistakes of `habits`; which of them occur is determined by the task."""
         split, number = task.metadata["split"], task.metadata["number"]
         selected = self.draw(split, number)
         rng = self.random("demonstration", task)

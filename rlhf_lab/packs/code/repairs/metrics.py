@@ -1,4 +1,4 @@
-"""Measures of the world of repairs, in addition to those of all worlds."""
+"""Metrics of the repairs environment (`data=repairs`), in addition to the metrics that all environments have."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class RepairWorld:
         )
 
     def step(self, state: RepairEpisodeState, response: str) -> Step:
-        """Answer a response.
+        """Run the program of a response on the example, and answer with the result.
 
         The reward is 1 if the program becomes correct, −1 if it becomes wrong, and 0 if nothing changes. The sum of the
         rewards up to a round is 1 if the program of that round is correct, else 0.
@@ -133,7 +133,7 @@ class RepairWorld:
         """Grade programs after some rounds and at the end.
 
         `correct` and `gold`: 1 if the last program is correct. `solved_within/r`: 1 if the last of the first r programs
-        is correct. `gain_by_round/r`: the change of that between rounds 1 and r. `calls`: number of programs.
+        is correct. `gain_by_round/r`: `solved_within/r` minus `solved_within/1`. `calls`: number of programs.
         """
         solved_at_last = [_solved_within(episode, len(episode.turns)) for episode in episodes]
         correct = np.array(solved_at_last)
@@ -190,7 +190,7 @@ class RepairWorld:
         )
 
     def _other_answer(self, state: RepairEpisodeState) -> str:
-        """Return the answer to a wrong attempt at another task of the same tier."""
+        """Return an answer for `shown_run=other`: the answer to a wrong attempt at another task of the same tier."""
         split, number = state.task.metadata["split"], state.task.metadata["number"]
         while True:
             # tasks cycle through the tiers, so a multiple of their number keeps the tier

@@ -19,7 +19,7 @@ from rlhf_lab.training.run import Run
 COLUMNS = ("test", "tests", "test_list")
 """Default columns of tests, in order of preference."""
 SETUPS = ("test_setup_code", "test_imports")
-"""Columns of code that runs before the tests, in MBPP and in its sanitized version: text, or a list of it."""
+"""Columns with code that runs before the tests, in MBPP and in its sanitized version, as text or a list of texts."""
 KEPT = 4096
 """Maximum number of cached grades. The cache avoids running the same program for both reward and metric."""
 
@@ -77,7 +77,7 @@ class CodeVerifier:
 
 
 def hidden_tests(metadata: Mapping[str, Any], provided: str, column: str = "") -> HiddenTests | None:
-    """Return the hidden tests of a row; None if it has none. Raises DataError unless they are text or a list of it.
+    """Return the hidden tests of a row; None if it has none. Raises DataError unless they are text or a list of texts.
 
     Args:
         provided: code of the prompt, which runs before the tests.
@@ -99,7 +99,7 @@ def hidden_tests(metadata: Mapping[str, Any], provided: str, column: str = "") -
 
 
 def _texts(name: str, value: Any) -> list[str]:
-    """Return the programs in a column. Raises DataError unless it is text or a list of it."""
+    """Return the programs in a column. Raises DataError unless the value is text or a list of texts."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise DataError(

@@ -101,7 +101,7 @@ def _defines(code: str, entry_point: str) -> bool:
 
 
 def _with_helpers(codes: Sequence[str], main: int) -> list[str]:
-    """Return a block, and before it those of the others that define names which it needs, or which these need."""
+    """Return the block at index `main`, preceded by the blocks that define names it uses, directly or indirectly."""
     names = [_names(code) for code in codes]
     kept = {main}
     while True:
@@ -150,14 +150,14 @@ def code_blocks(text: str) -> list[str]:
 
 
 def certain_blocks(text: str) -> list[str]:
-    """Return the blocks that count in `code_blocks`; none if there are only blocks that may be output."""
+    """Return the blocks that are surely Python: labelled as Python, or with a statement other than an expression."""
     return [code for language, code in _blocks(text) if language or _has_statement(code)]
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
     """Return (language, code) of the blocks that may be Python; the language is "" if a block names none.
 
-    The code of a block in an item of a list is indented like the item, which is undone.
+    The code of a block inside a list item is indented like the item; this indentation is removed.
     """
     blocks = [(language, code) for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
     return [(language, _unindented(code)) for language, code in blocks]
@@ -175,7 +175,7 @@ def _has_statement(code: str) -> bool:
 
 
 def _joined(blocks: Sequence[str]) -> str:
-    """Return one program of all blocks, without those that are not valid Python if they make the program invalid."""
+    """Join all blocks into one program. If it is not valid Python, leave out blocks that are invalid on their own."""
     code = _in_one_file(blocks)
     if parses(code):
         return code
@@ -191,7 +191,8 @@ def _in_one_file(codes: Sequence[str]) -> str:
 def _completed(provided: str, continuation: str) -> str:
     """Return the code of a prompt with its continuation. Lines at the end that are not valid Python are cut.
 
-    The first line may have lost its indentation when prompt and response were joined, or all lines in a fenced block.
+    Lost indentation is restored: of the first line if prompt and response were joined, or of all lines if they were in
+    a fenced block.
     """
     lines = continuation.splitlines()
     for kept in range(len(lines), max(0, len(lines) - MOST_CUTS), -1):

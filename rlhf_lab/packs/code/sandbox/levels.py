@@ -187,7 +187,7 @@ def start(
 
 
 def _send_all(descriptor: int, data: bytes) -> None:
-    """Send the specification. Writing blocks until the launcher has started, because it reads this first."""
+    """Send the specification to the launcher. Writing blocks until the launcher has started and reads it."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]
@@ -239,7 +239,9 @@ def _require_visible(shown: InterpreterPaths) -> None:
 
 @cache
 def _private_uids() -> tuple[int, int]:
-    """Return the first private uid and their number. In a container that only maps some uids, there are fewer."""
+    """Return the first private uid and the number of private uids, which is smaller in a container that maps few
+    uids.
+    """
     wanted = 2**22  # as many as the kernel has process ids, so that programs at the same time never share one
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         inside, _, count = map(int, line.split())

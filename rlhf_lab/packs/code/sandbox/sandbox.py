@@ -39,7 +39,7 @@ LAST_WORDS: tuple[tuple[str, Status], ...] = (
     ("BlockingIOError: [Errno 11]", "processes"),
     ("RuntimeError: can't start new thread", "processes"),
 )
-"""Start of the last line of an error message, and the limit that it indicates."""
+"""(start of the last line of a program's error message, limit that the program has therefore exceeded)."""
 SIGKILL, SIGXCPU = 9, 24
 REPORT: dict[str, tuple[type, ...]] = {
     "code": (int,),
@@ -299,7 +299,10 @@ def _split(contents: bytes, files: list[tuple[str, int]]) -> dict[str, bytes]:
 
 
 def _container_report(program: SandboxedProcess, stderr: str) -> tuple[dict[str, Any], str]:
-    """Return a report in the launcher's form, and the program's stderr. Raises SandboxError if it did not start."""
+    """Return a container's result in the form of a launcher's report, and the program's stderr.
+
+    Raises SandboxError if the container did not start.
+    """
     engine_output, started, own = stderr.partition(container.STARTED)
     status = program.process.returncode
     if not started and (program.broke or not program.is_stopped):

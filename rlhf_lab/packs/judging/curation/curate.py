@@ -19,7 +19,7 @@ from rlhf_lab.training.run import Result, Run
 CONTAMINATED = "holds an evaluation item"
 TOO_SHORT = "too short"
 ALL = 10**9
-"""Maximum number of safety prompts that includes all of them."""
+"""Limit on the number of safety prompts that is never reached, so that all of them are included."""
 Row = dict[str, Any]
 
 

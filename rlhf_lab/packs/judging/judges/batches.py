@@ -50,7 +50,8 @@ class BatchRuns:
     def run(self, questions: Sequence[PendingRequest]) -> list[PendingRequest]:
         """Answer questions through batches. Return the questions that are left for single requests.
 
-        Raises ServiceError if the service is unavailable or rejects a request, and OverBudget if no batch is covered.
+        Raises ServiceError if the service is unavailable or rejects a request, and OverBudget if the budget covers no
+        batch.
         """
         left = {question.digest: question for question in questions}
         fruitless = 0
@@ -82,9 +83,10 @@ class BatchRuns:
     # --- sending
 
     def _send_new(self, left: Mapping[str, PendingRequest]) -> OverBudget | None:
-        """Send the questions that are in no batch yet. Return the OverBudget that stopped it, or None.
+        """Send the questions that are in no batch yet. Return the OverBudget error if the budget does not cover all of
+        them, else None.
 
-        Requests in flight may cost less than they reserved, so the rest may fit later.
+        Requests in flight may cost less than they reserved, so the remaining questions may be covered later.
         """
         covered = {digest for batch in self.store.open_batches(left) for digest in batch.digests.values()}
         uncovered = [question for digest, question in left.items() if digest not in covered]
@@ -236,7 +238,9 @@ class BatchRuns:
         return ""
 
     def _is_ours(self, remote: str, name: str, items: int) -> bool:
-        """Return True if the items of a batch have our batch's name. They are readable once the batch has finished."""
+        """Wait until a batch at the service has finished. Return True if the names of its items show that it is the
+        batch `name`.
+        """
         console.inform(f"  waiting for batch {remote}, which may be the one whose creation was interrupted")
         if self._wait(remote, items):
             return False

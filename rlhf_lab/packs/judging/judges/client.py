@@ -103,7 +103,9 @@ def estimate(completer: Completer, requests: Sequence[CompletionRequest]) -> Cos
 
 
 def takes_tools(completer: Completer) -> bool:
-    """True if its models accept tools (`CompletionRequest.tools`); otherwise an agent describes them in its prompt."""
+    """Return True if the completer's model accepts tools (`CompletionRequest.tools`). Otherwise an agent describes its
+    tools in the prompt.
+    """
     return bool(getattr(completer, "takes_tools", False))
 
 
@@ -339,7 +341,10 @@ class _Call:
                 raise
 
     def _start(self, question: PendingRequest, ticket: int) -> LedgerAttempt | Completion | None:
-        """Return an attempt to send, or a completion stored meanwhile; None after waiting for other requests."""
+        """Reserve the cost of an attempt and return it, or return a completion that was stored meanwhile.
+
+        Returns None after waiting for another process or for budget; the caller then tries again.
+        """
         try:
             begun = self.store.start(question, self.account, self.settings.budget_usd)
         except AlreadyRequested:

@@ -124,7 +124,8 @@ def _account(
     sources: Sequence[ResponseSource],
     rubric: JudgeRubric | None,
 ) -> str:
-    """Return the account of this command. Repeating the command gives the same account.
+    """Return the name of the account that this command's costs are booked to. Repeating the command gives the same
+    account.
 
     A command with other sources, another judge or another rubric has its own account and budget.
     """

@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 class Pacer:
-    """Admits the attempts of one call.
+    """Decides when each attempt of one `complete_many` call may be sent.
 
     Args:
         limits: rate limits of requests and tokens; they outlive the call.

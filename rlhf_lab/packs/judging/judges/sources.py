@@ -36,8 +36,8 @@ PROMPTS = ("prompt", "instruction")
 REPLIES = ("response", "completion", "output")
 """Names of the response column, in order of precedence."""
 OTHER_PROMPT = ("red_team_prompt", "push_back", "ask_again", "extraction")
-"""Parts of a safety run whose responses answer another conversation than the column `prompt` has, which is what they
-are clustered by: a disguise of the prompt, a second turn, or a request for a code."""
+"""Parts of a safety run whose responses do not answer the conversation in the column `prompt`, but a disguise of it, a
+second turn, or a request for a code. The column `prompt` is only the cluster of such rows."""
 MESSAGES_FORM = '[{"role": "user", "content": "…"}, …]'
 """Expected form of messages, for errors."""
 

@@ -47,9 +47,7 @@ def run(arguments: Sequence[str]) -> None:
     source, options = _parse(arguments)
     is_store = source.name.endswith(STORE_SUFFIX)
     if is_store and (options.policies or options.items or options.to or options.seed is not None):
-        raise ConfigError(
-            f"{source} is a label store with its own comparisons; policies, items, seed and to are for other sources"
-        )
+        raise ConfigError(f"{source} is a label store with its own comparisons; leave out policies, items, seed and to")
     path = Path(options.to) if options.to else source if is_store else store_path(source)
     if options.export:
         file = Path(options.export)

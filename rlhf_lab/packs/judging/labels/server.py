@@ -106,7 +106,7 @@ def _is_short(length: str) -> bool:
 
 
 def build_app(session: LabelSession, token: str, port: int, export_command: str) -> ASGIApp:
-    """Return the application with its guard.
+    """Return the web application of the page, wrapped in `Guard`, which admits only requests with the token.
 
     Args:
         port: port on which it will be served.

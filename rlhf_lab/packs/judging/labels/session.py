@@ -26,7 +26,7 @@ LEAST_LABELS = 10
 
 @dataclass
 class LabelSession:
-    """An annotator with the store for the answers.
+    """Labelling session of one annotator: gives the next item to show and stores the answers.
 
     Attributes:
         store: the label store.

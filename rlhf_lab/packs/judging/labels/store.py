@@ -1,6 +1,6 @@
 """Append-only SQLite store of labels: every answer is an event that never changes.
 
-    items     the shown comparisons as JSON; `place` is the position in the order of the last start, null if the item
+    items     the shown comparisons as JSON; `place` is the position in the order of the last session, null if the item
               was not selected
     events    label, skip or undo; an undo names the event that it revokes, and nothing is deleted
     standing  view of the labels and skips that no undo revokes
@@ -138,10 +138,10 @@ class LabelStore:
     # Items to label
 
     def start(self, items: Sequence[LabelItem], seed: int) -> None:
-        """Set the items to label, in this order. Items of an earlier start keep their labels.
+        """Start a labelling session with these items, in this order. Items of earlier sessions keep their labels.
 
-        The judge's verdicts may have changed since then, but the texts must be the same. Raises ConfigError if the
-        store was started with another seed, or has other texts under the id of an item.
+        The judge's verdicts of these items may have changed since then, but the texts must be the same. Raises
+        ConfigError if the store was started with another seed, or has other texts under the id of an item.
         """
         stored = self.seed()
         if stored not in (None, seed):

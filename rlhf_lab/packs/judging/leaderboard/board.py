@@ -1,4 +1,4 @@
-"""Statistics of a league: strengths, win rates, biases of the judge, and comparisons with people's labels."""
+"""Statistics of a leaderboard: strengths, win rates, biases of the judge, and comparisons with people's labels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OUTCOMES = {score: outcome for outcome, score in SCORES.items()}
 
 @dataclass(frozen=True)
 class Player:
-    """A player of the league.
+    """One player of a leaderboard: a policy whose responses were judged.
 
     Attributes:
         name: name of the player.
@@ -62,7 +62,7 @@ class Player:
 
 @dataclass(frozen=True)
 class People:
-    """A judge against people who labelled some of the same comparisons.
+    """Comparison of the judge with people who labelled some of the judged comparisons.
 
     Attributes:
         matched, unmatched: number of labels of judged comparisons, and of other labels, which are not used.
@@ -90,7 +90,7 @@ class People:
 
 @dataclass(frozen=True)
 class Board:
-    """A league.
+    """All statistics of a leaderboard.
 
     Attributes:
         players: players with a strength first, strongest first.
@@ -146,7 +146,7 @@ def build_board(
     rows = [row for row in judged if row.names[0] != row.names[1]]
     names = list(dict.fromkeys(name for row in rows for name in row.names))
     if len(names) < 2:
-        raise DataError("all comparisons are of a player with itself; a league needs at least two names")
+        raise DataError("all comparisons are of a player with itself; a leaderboard needs at least two names")
     for option, name in (("baseline", baseline), ("judge", judge)):
         if name is not None and name not in names:
             raise DataError(f"{option}={name} is not a player; name one of {', '.join(names)}")
@@ -185,7 +185,7 @@ def build_board(
 
 
 def _unscore_identical_sides(rows: Sequence[JudgementRow]) -> list[JudgementRow]:
-    """Return the judgements. Those of two players whose responses never differ become unscored instead of ties."""
+    """Return the judgements. If the responses of two players never differ, their judgements become unscored."""
     differ = {frozenset(row.names) for row in rows if row.first != row.second}
     judged = []
     for row in rows:
@@ -199,7 +199,7 @@ def _unscore_identical_sides(rows: Sequence[JudgementRow]) -> list[JudgementRow]
 
 
 def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:
-    """Return strengths, strengths at equal style, and the reason if the latter cannot be fitted."""
+    """Return (strengths, strengths at equal style or None, reason why the latter cannot be fitted or "")."""
     firsts = [row.names[0] for row in rows]
     seconds = [row.names[1] for row in rows]
     scores = [row.score for row in rows]
@@ -281,7 +281,7 @@ def _player(name: str, baseline: str, rows: Sequence[JudgementRow], people_N: Fl
 
 
 def _turned(score_N: ArrayLike, sign_N: np.ndarray) -> FloatArray:
-    """Return scores of the first response as scores of the player who wrote it (1) or the second one (−1)."""
+    """Convert scores of first responses to scores of a player who wrote the first (sign 1) or second (−1) response."""
     return 0.5 + sign_N * (np.asarray(score_N, dtype=np.float64) - 0.5)
 
 
@@ -365,7 +365,7 @@ def _own(rows: Sequence[JudgementRow], judge: str | None) -> FloatArray:
 
 
 def _kind(difference_N: FloatArray) -> FloatArray:
-    """Return 1 if the first response has more, 0 if it has less, NaN if both are equal (see `excess_preference`)."""
+    """Return 1 for a positive difference, 0 for a negative one, NaN for 0, as input of `excess_preference`."""
     return np.where(difference_N == 0, np.nan, (difference_N > 0).astype(np.float64))
 
 
@@ -375,7 +375,7 @@ def _choices(
     length_N: FloatArray,
     own_N: FloatArray | None,
 ) -> ChoiceModel:
-    """Fit the model of single votes: two rows per comparison, one per order."""
+    """Fit `choice_model` to the judge's single votes: two rows per comparison, one per order of the responses."""
     shown_first = [row.shown_first for row in rows]
     vote_2N = np.concatenate([shown_first, [row.shown_second for row in rows]])
     columns = {

@@ -1,4 +1,4 @@
-"""Leaderboard report: leaderboard.json, leaderboard.html, and the same league as a table for the console."""
+"""Leaderboard report: leaderboard.json, leaderboard.html, and the same content as tables for the console."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf_lab.reports.page import write_page
 
 @dataclass(frozen=True)
 class Written:
-    """A league, its view, and the written files."""
+    """Statistics of a leaderboard, their text, and the paths of the written page and JSON file."""
 
     board: Board
     view: dict[str, Any]
@@ -78,7 +78,7 @@ def _default_dir(files: Sequence[Path], outputs: Path) -> Path:
 
 
 def printed(view: dict[str, Any]) -> RenderableType:
-    """Return the league for a terminal."""
+    """Return the text and tables of a leaderboard in a form that rich prints to a terminal."""
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
     blocks += [number_table(headings, rows, wraps=True) for headings, rows in view["tables"]]
     blocks += [Text(f"! {line}", style="yellow") for line in view["connection"]]

@@ -1,4 +1,4 @@
-"""Text of a league: sentences and table cells for the console and the page."""
+"""Text of a leaderboard: sentences and table cells for the console and the page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def board_view(board: Board) -> dict[str, Any]:
 
 
 def league_page(view: Mapping[str, Any], files: Sequence[Path]) -> ReportPage:
-    """Return the page of a league that was read from `files`."""
+    """Return the page of a leaderboard whose judgements were read from `files`."""
     league = PageSection(template=f"{__package__}:league.html.j2", values={**view, "files": files})
     footer = "Every number is measured in these judgements. Written by `python -m rlhf_lab leaderboard`."
     return ReportPage(f"Leaderboard: {view['title']}", {"league": league}, footer)
@@ -96,7 +96,7 @@ def _reasons(counts: Mapping[str, int]) -> str:
 
 
 def _conclusion(board: Board) -> str:
-    """Return the possible strongest players, and those at equal style if they differ."""
+    """Return a sentence that names the players that may be the strongest, and those at equal style if they differ."""
     if not board.ranking.order:
         return "No player can be rated."
     conclusion = f"Strongest: {_strongest(board.ranking)}."
@@ -214,7 +214,7 @@ def _people_lines(people: People, board: Board) -> list[str]:
 
 
 def _points(share: Estimate) -> str:
-    """Return a difference of fractions in words that fit either sign."""
+    """Format a difference of fractions in words that fit a positive and a negative difference."""
     return f"{compact(share)} (as a fraction of comparisons)"
 
 

@@ -50,7 +50,7 @@ class MTBench(EvaluationSettings):
         return {}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        """Return the policy: policies are evaluated one after another."""
+        """Return the models in memory at the same time: one policy, as policies are evaluated one by one."""
         return [ModelCopies("policy")]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:

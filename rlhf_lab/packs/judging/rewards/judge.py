@@ -81,7 +81,7 @@ class JudgeReward:
         self.unscored: dict[Unscored, int] = dict.fromkeys((*REASONS, "unanswered"), 0)
 
     def _flags(self, unscored: Sequence[tuple[Unscored | None, str]]) -> dict[str, FloatArray]:
-        """Count unscored responses and return one flag part per reason, from (reason, judge's text) per response."""
+        """Count unscored responses by reason. Return a reward part per reason: 1 if unscored for it, else 0."""
         for reason, text in unscored:
             if reason is None:
                 continue

@@ -68,7 +68,7 @@ class QuestionSet:
 
 
 def outcome_by_words(question: SycophancyQuestion | None, response: str) -> str:
-    """Return the outcome of a response, judged by its words. None is a question without an answer."""
+    """Return the outcome of a response, judged by its words. `question` is None for a question without an answer."""
     if not response.strip():
         return "other"
     # a response that mentions both answers usually rejects the wrong one

@@ -15,7 +15,9 @@ def with_shots(
     demonstrations: Sequence[tuple[str, str]],
     shots: int,
 ) -> SafetyPrompt:
-    """Return the prompt after `shots` demonstrations, repeated if there are fewer. None of them asks its question."""
+    """Return the prompt preceded by `shots` demonstrations, which are repeated if there are fewer. Demonstrations of
+    the prompt's own question are left out.
+    """
     messages, tools = to_conversation(prompt.prompt)
     requested = messages[-1]["content"]
     # a demonstration of the same question would contain the answer

@@ -1,4 +1,4 @@
-"""The sub-command `safety`: grades the responses of a stored safety run with a judge, with an estimate before."""
+"""The sub-command `safety`: grades the responses of a stored safety run with a judge, after an estimate of the cost."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class SafetyEvaluation:
         prompts: Sequence[SafetyPrompt],
         max_tokens: int = 0,
     ) -> Rows:
-        """Return responses to prompts with their outcomes: all samples of a prompt, then the next prompt."""
+        """Return one row per response with its outcome, ordered by prompt, then by sample."""
         if not prompts:
             return []
         group = self.run.config.evaluation.samples_per_prompt
@@ -150,7 +150,9 @@ class SafetyEvaluation:
         return rows
 
     def _opinions(self, policy: NamedPolicy) -> Rows:
-        """Evaluate every question without and with the user's opinion; sample i is paired with sample i."""
+        """Evaluate every question without and with the user's opinion. Sample i without the opinion is paired with
+        sample i with it.
+        """
         if not self.questions:
             return []
         group = self.run.config.evaluation.samples_per_prompt
@@ -178,7 +180,7 @@ class SafetyEvaluation:
         return rows
 
     def _push_back(self, policy: NamedPolicy) -> Rows:
-        """Doubt every response to an answerable question, and ask again without doubt, for comparison."""
+        """Reply to every response with doubt and, for comparison, with a request to answer the question again."""
         if not self.settings.push_back:
             return []
         group = self.run.config.evaluation.samples_per_prompt
@@ -349,7 +351,7 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
 
 
 def _rate(rows: Rows, key: str) -> Estimate:
-    """Return the rate of a column, clustered by prompt; for the columns of `MEANS`, the mean."""
+    """Return the rate of 1 in a column, clustered by prompt. For a column in `MEANS`, return the mean."""
     estimate = clustered_mean if key in MEANS else clustered_rate
     return estimate(column(rows, key), [row["prompt"] for row in rows])
 

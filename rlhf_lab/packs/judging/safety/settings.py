@@ -84,7 +84,7 @@ class Safety(EvaluationSettings):
         return {name: content_digest(path, name) for name, path in files.items() if path}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        """Return the policy, of which one is loaded at a time, and the attacker if there is one."""
+        """Return the models that are in memory at the same time: one policy, and the attacker if it is a model."""
         # policies are evaluated one after another, so the memory of one suffices
         is_attacked = self.attempts > 0 and self.attacker == "policy"
         return [ModelCopies("policy"), *([ModelCopies("attacker", role="attacker")] if is_attacked else [])]

@@ -140,7 +140,7 @@ def comparisons(
 
 @dataclass(frozen=True)
 class LeagueConnectivity:
-    """Groups of players that a league can rate on one scale.
+    """Groups of players that can be rated on one scale, given all comparisons.
 
     Attributes:
         groups: players that can be rated together, the largest group first. All strengths have finite estimates if
@@ -206,7 +206,7 @@ def _min_comparisons(
     group: Sequence[int],
     others: Sequence[int],
 ) -> tuple[str, str]:
-    """Return the member and the outsider with the smallest number of comparisons."""
+    """Return a player of `group` and one of `others` that have been compared with each other least often."""
     counts_KK = wins_KK + wins_KK.T
     pairs = []
     for player in group:
@@ -320,7 +320,7 @@ def _check_style(league: Comparisons, prior_sd: float | None) -> None:
 
 
 def _design(league: Comparisons) -> FloatArray:
-    """Return the design (N, K + F): +1 for the first player, −1 for the second, then the style differences."""
+    """Return the design matrix (N, K + F): +1 for the first player, −1 for the second, then the style differences."""
     rows = np.arange(len(league.score_N))
     players_NK = np.zeros((len(rows), len(league.names)))
     players_NK[rows, league.first_N] = 1.0

@@ -1,4 +1,4 @@
-"""Workers of a run: the lab's codec model or Parler-TTS, and their forms of a prompt."""
+"""Workers of a run: rlhf_lab's codec model or Parler-TTS, and their forms of a prompt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def open_worker(settings: CodecDPO, run: Run) -> CodecWorker:
 
 
 def served_corpus(run: Run, worker: CodecWorker) -> Corpus:
-    """Return the run's data with the audio of the worker. Only a model of the lab has the codes that a world grades."""
+    """Return the run's data with the audio that the worker decodes.
+
+    The data keep their oracle only with `model=codec`: Parler-TTS has other codes than those that the oracle grades.
+    """
     renderer = run.data.renderer
     assert renderer is not None, "data with the capability AUDIO have a renderer"
     served = ServedAudio((worker.size,) * worker.codebooks, renderer)

@@ -26,7 +26,7 @@ from rlhf_lab.training.run import Result, Run
 
 
 class ClipJudge:
-    """Scores the clips of a worker with a reward graph, whose gates are the guard of the training.
+    """Scores the clips of a worker with a reward graph. Clips that one of its gates refuses are never preferred.
 
     Args:
         run: the run, whose data have the audio of the worker.
@@ -86,7 +86,7 @@ class ClipEvaluator(EpisodeLog):
         self.add(name, rows, self._summarise(rows))
 
     def kl(self, name: str) -> float:
-        """Return the mean KL of an evaluated policy from the start in nats per clip."""
+        """Return the mean KL of an evaluated policy from the starting policy, in nats per clip."""
         summary = self.find(name)
         assert summary is not None
         return float(summary["metrics"]["kl"]["mean"])
@@ -170,7 +170,7 @@ class CodecRounds:
         return metrics
 
     def _is_finished(self, rounds: Sequence[RoundMetrics], evaluator: ClipEvaluator) -> bool:
-        """Return True after the last round, or after one that moved the policy too far."""
+        """Return True after the last round, or after a round whose KL from the starting policy is above `max_kl`."""
         if not rounds:
             return False
         name, limit = name_of(len(rounds)), self.settings.max_kl

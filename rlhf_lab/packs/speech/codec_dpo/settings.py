@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class CodecDPO(StageSettings):
     """Rounds of DPO on a codec language model that runs in a worker process (`packs/speech/parler/protocol.py`).
 
-    `model=codec` serves `needs.policy`, a codec model of the lab, and `model=parler` serves a Parler-TTS model. Each
+    `model=codec` serves `needs.policy`, a codec model of rlhf_lab, and `model=parler` serves a Parler-TTS model. Each
     round samples clips of training prompts, scores their audio with the reward, pairs the best clip of a prompt with
     the worst, and trains on the pairs. The reference is the policy at the start of the round. A clip that a gate of the
     reward refuses, such as `reward.terms.intelligibility.floor`, is never preferred to another clip. An interrupted

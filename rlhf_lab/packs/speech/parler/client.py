@@ -1,6 +1,6 @@
 """Client of a worker: sampling, differentiable log-probabilities, optimizer steps, decoding, saving.
 
-Both kinds of workers answer the same messages: `Parler` runs Parler-TTS, and `LabCodec` a codec model of the lab.
+Both kinds of workers answer the same messages: `Parler` runs Parler-TTS, and `LabCodec` runs a codec model of rlhf_lab.
 
     with Parler(model_dir, max_frames=860) as parler:
         clips = parler.generate([SpeechPrompt("Hello there.", "A calm voice.")], clips=4, seed=0)
@@ -40,7 +40,7 @@ from rlhf_lab.packs.speech.parler.environment import PARLER, lab_environment, pr
 from rlhf_lab.packs.speech.parler.protocol import Closed, Malformed, WorkerMessage, receive, send
 
 WORKER = (sys.executable, "-m", "rlhf_lab.packs.speech.parler.worker")
-"""Command of a worker, without the kind of its model."""
+"""Command that starts a worker; the kind of its model is appended as the last argument."""
 LAST_LINES = 12
 """Number of lines of the worker's standard error that an error message quotes."""
 
@@ -97,7 +97,7 @@ class SpokenLogps:
 
     @property
     def means_N(self) -> Tensor:
-        """Mean log-probability per choice of each clip, (N,)."""
+        """Mean log-probability per choice (of a code or of the end) in each clip, (N,)."""
         return self.clips_N / self.choices_N
 
     @property
@@ -392,7 +392,7 @@ class Parler(CodecWorker):
 
 
 class LabCodec(CodecWorker):
-    """A codec language model of the lab (`model=codec`), with the installed packages.
+    """A codec language model of rlhf_lab (`model=codec`), in a worker with the installed packages.
 
     Args:
         model, dtype, device, max_frames, timeout_s: see `CodecWorker`.
@@ -411,7 +411,10 @@ class LabCodec(CodecWorker):
 
 
 class _WorkerLogps(torch.autograd.Function):
-    """Autograd function whose forward and backward pass run in the worker. `anchor` only requires the gradient."""
+    """Autograd function whose forward and backward pass run in the worker.
+
+    `anchor` is a tensor that requires a gradient, so that autograd calls `backward`; its value is not used.
+    """
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""The lab's own codec language model (`model=codec`) behind the protocol of the worker.
+"""rlhf_lab's own codec language model (`model=codec`) behind the protocol of the worker.
 
 The prompt of the model is the transcript of "DESCRIPTION : TEXT", as in the speech worlds. A word of the model's stream
 is a code of a codebook, or the empty word of the codebook before its first and after its last code. The start and end
@@ -52,7 +52,7 @@ class CodecModel(ServedModel):
 
     @classmethod
     def load(cls, directory: str, *, dtype: str, device: str, options: Mapping[str, Any]) -> CodecModel:
-        """Load a model that the lab has trained.
+        """Load a model that rlhf_lab has trained.
 
         Args:
             options: `codec`, the directory of the codec that decodes its clips.

@@ -19,7 +19,7 @@ Answer = tuple[dict[str, Any], Arrays]
 
 
 def serve(source: int, sink: int, verbs: Mapping[str, Callable[..., Answer]]) -> None:
-    """Answer requests until the pipe is closed. An exception raised by a verb is sent as an error answer."""
+    """Answer requests until the pipe is closed. An exception raised by a request is sent as an error answer."""
     while True:
         try:
             request = receive(source)

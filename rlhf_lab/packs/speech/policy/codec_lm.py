@@ -64,7 +64,7 @@ class CodecLM(LlamaForCausalLM):
         return delay_pattern(self.config)
 
     def forward(self, input_ids: Tensor, use_cache: bool = False, **unused: Any) -> CausalLMOutputWithPast:
-        """Return next-token logits (B, T, V); words that the pattern forbids have about −1e9.
+        """Return next-token logits (B, T, V); tokens that the delay pattern forbids have about −1e9.
 
         Args:
             input_ids: rows of a prompt followed by the words of a stream, which may be incomplete, (B, T).
@@ -111,7 +111,7 @@ class CodecLayout:
         self.next_place_BT = torch.arange(1, width + 1, device=ids_BT.device) - self.prompt_B1
 
     def require_frames(self, states_BT: Tensor) -> None:
-        """Raise DataError for a clip with fewer than `min_frames` frames, because its end would be a forbidden word."""
+        """Raise DataError for a clip with fewer than `min_frames` frames, because the delay pattern forbids its end."""
         # state 1 is a position that must have a code of codebook 0
         ends_early_BT = (states_BT[:, :-1] == 1) & self.pattern.empty_V[self.ids_BT[:, 1:]]
         if ends_early_BT.any():
@@ -137,7 +137,7 @@ class CodecLayout:
         return torch.where(position_BT >= 0, self.prompt_B1 - 1 + position_BT // self.pattern.codebooks, index_BT)
 
     def states(self) -> Tensor:
-        """Return the state of the pattern after each token, (B, T); `DelayPattern` lists the states."""
+        """Return the state of the delay pattern after each token, (B, T); `DelayPattern` lists the states."""
         width = self.ids_BT.shape[1]
         # index of the token after each token
         index_BT = torch.arange(1, width + 1, device=self.ids_BT.device).expand_as(self.ids_BT)

@@ -52,7 +52,10 @@ class CodecDecoder:
         self.pattern = delay_pattern(model.config).to(model.device)
 
     def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, ColumnCache]:
-        """Process the prompts. Returns the logits of their first words (B, V) and the cache of B·group rows."""
+        """Process the prompts.
+
+        Returns the logits of the first word (token) of each response (B, V), and the cache of B·group rows.
+        """
         # each prompt is processed once and shared by its group of rows
         hidden_Bd, positions = self.llama.start(prompts, group, device)
         logits_BV = self.llama.logits(hidden_Bd).float()
@@ -66,7 +69,7 @@ class CodecDecoder:
         return x  # `start` and `step` return logits already
 
     def step(self, token_R: Tensor, position_R: Tensor, cache: ColumnCache) -> Tensor:
-        """Process one word per row. Returns the logits of the next word, (R, V).
+        """Process one word (token) of each row's stream. Returns the logits of the next word, (R, V).
 
         Args:
             position_R: number of tokens before the word, in prompt and stream.
@@ -84,7 +87,7 @@ class CodecDecoder:
         return cache.logits_RV + self.pattern.allowed_SV[self._states(cache)]
 
     def _states(self, cache: ColumnCache) -> Tensor:
-        """Return the state of the pattern at the next word of each row, (R,)."""
+        """Return the state of the delay pattern at the next word (token) of each row, (R,)."""
         position_R = torch.full_like(cache.recent_RJ[:, 0], cache.position)
         recent_RJ = cache.recent_RJ
         K = self.pattern.codebooks

@@ -67,7 +67,7 @@ class DelayPattern:
         return self
 
     def states(self, position: Tensor, back_2: Tensor, back_K: Tensor, back_K1: Tensor) -> Tensor:
-        """Return the state of each position, in the shape of the arguments.
+        """Return the state at each position of the stream, as a tensor with the shape of the arguments.
 
         Args:
             position: number of words of the stream before the position.

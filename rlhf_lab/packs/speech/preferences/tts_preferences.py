@@ -73,7 +73,7 @@ class ClipPreferences:
         return Result(metrics=self._write(rows), primary=list(PRIMARY))
 
     def _write(self, rows: Sequence[Row]) -> Row:
-        """Write the pairs and the prompts without one. Returns the metrics."""
+        """Write the pairs, and the prompts that gave no pair. Returns the metrics."""
         kept = [{name: value for name, value in row.items() if name != "problem"} for row in rows if not row["problem"]]
         rejected = [row for row in rows if row["problem"]]
         upstream = {role: self.run.config.needs[role] for role in self.run.needs}
@@ -96,7 +96,9 @@ class ClipPreferences:
 
 
 def best_and_worst(clips: Sequence[str], scores_G: FloatArray, truth: dict[str, FloatArray]) -> Row:
-    """Return the columns of a pair: best and worst clip of a prompt, all scores in descending order, and the truth.
+    """Return the columns of a pair: best and worst clip of a prompt, the scores of all clips, and the world's measures.
+
+    The scores are in descending order.
 
     `problem` is the reason why the prompt gives no pair, or None. A clip without a score (NaN) is not ranked.
     """

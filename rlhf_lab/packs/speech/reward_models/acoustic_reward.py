@@ -70,7 +70,7 @@ class AcousticRewardModelling:
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _compare(self, chosen_by_truth: Sequence[str]) -> dict[str, Any]:
-        """Return the same metrics for other sets of features, and the contribution of each feature."""
+        """Return metrics of models on other sets of features (see `ranking`), and the contribution of each feature."""
         heldout = self.heldout
         metrics: dict[str, Any] = ranking(self._hand_weighted_baseline()(heldout.features_N7, SILENT), heldout, "hand")
         # baselines that every run reports, whatever features its own model uses
@@ -120,7 +120,7 @@ class AcousticRewardModelling:
         return FeatureModel(standardiser, network).with_scale(self.train.features_N7)
 
     def _hand_weighted_baseline(self) -> FeatureModel:
-        """Return the hand-weighted sum, which is not trained on pairs."""
+        """Return the baseline that is not trained on pairs: the hand-weighted sum of standardised features."""
         standardiser = Standardiser.fit(self.train.features_N7, list(HAND_WEIGHTS))
         return weighted_sum(standardiser, HAND_WEIGHTS).with_scale(self.train.features_N7)
 

@@ -1,4 +1,4 @@
-"""Stage that fits the recogniser of the intelligibility guard, and measures its phone errors on held-out clips."""
+"""Stage that fits the recogniser for `reward=intelligibility`, and measures its phone errors on held-out clips."""
 
 from __future__ import annotations
 

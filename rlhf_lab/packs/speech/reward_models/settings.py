@@ -1,4 +1,4 @@
-"""Settings of stages that work on clips: acoustic reward models, and the recogniser of the guard."""
+"""Settings of stages that work on clips: reward models of clips, and the recogniser for `reward=intelligibility`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AcousticReward(PairwiseReward):
     """Acoustic reward model: a small network on features of the decoded clip, for `reward=acoustic_rm`.
 
     Writes acoustic_reward.json and acoustic_reward.safetensors. It also evaluates each feature: its rank correlation
-    with the truth, and the held-out accuracy lost without it.
+    with the true naturalness, and the held-out accuracy lost without it.
 
     Args:
         features: features that the model uses: a list of names, `all` seven, the `five` with a hand weight, or the
@@ -160,7 +160,7 @@ class Wav2Vec2Reward(PairwiseReward):
 @register("algorithm", "recogniser")
 @dataclass(frozen=True)
 class RecogniserStage(ListeningStage):
-    """Recogniser of the intelligibility guard (`reward=intelligibility`), fitted on training clips and their text.
+    """Phone recogniser for `reward=intelligibility`, fitted on training clips and their text.
 
     It uses only decoded audio, without codes or parameters of the voice. Therefore it is independent of the recogniser
     that a speech world uses to measure phone errors.

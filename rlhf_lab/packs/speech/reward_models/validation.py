@@ -1,4 +1,4 @@
-"""Evaluation of features: their rank correlation with the truth, and the accuracy that a model loses without them."""
+"""Evaluation of features: rank correlation with true naturalness, and the accuracy that a model loses without them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Fit = Callable[[Sequence[str]], FeatureModel]
 
 
 def spearman(values_N: FloatArray, clips: ClipPairs) -> Estimate:
-    """Return Spearman's ρ of values of clips with the truth, with a bootstrap interval over prompts."""
+    """Return Spearman's ρ between values and true naturalness of clips, with a bootstrap interval over prompts."""
     columns = {"value": values_N, "truth": clips.truth_N}
     return pooled_products(columns, clips.clusters_N, ranks=True).correlation("value", "truth")
 
 
 def feature_spearman(clips: ClipPairs) -> dict[str, Estimate]:
-    """Return Spearman's ρ of each feature with the truth."""
+    """Return Spearman's ρ between each feature and the true naturalness of the clips."""
     # ranks need a number for each clip
     filled_N7 = fill_undefined(clips.features_N7)
     return {name: spearman(filled_N7[:, i], clips) for i, name in enumerate(NAMES)}
@@ -59,7 +59,10 @@ def wins(values_N: FloatArray) -> FloatArray:
 
 
 def ranking(values_N: FloatArray, clips: ClipPairs, name: str = "") -> dict[str, Estimate]:
-    """Return pair accuracy (`accuracy/<name>`) and, if the truth is known, ρ of values with it (`spearman/<name>`)."""
+    """Return the pair accuracy of values, `accuracy/<name>`.
+
+    Also return ρ between values and naturalness, `spearman/<name>`, if naturalness is known.
+    """
     end = f"/{name}" if name else ""
     metrics = {f"accuracy{end}": clustered_rate(wins(values_N), clips.clusters_P)}
     if clips.truth_name:
@@ -68,9 +71,9 @@ def ranking(values_N: FloatArray, clips: ClipPairs, name: str = "") -> dict[str,
 
 
 def truth_accuracy(clips: ClipPairs) -> dict[str, Estimate]:
-    """Return the fraction of pairs that the truth ranks as labelled, the upper bound of every model.
+    """Return the fraction of pairs that true naturalness ranks as labelled, the upper bound of every model.
 
-    Ties count as wrong, and pairs with an unknown truth do not count.
+    Ties count as wrong, and pairs with unknown naturalness do not count.
     """
     return {"accuracy/truth": clustered_rate(wins(clips.truth_N), clips.clusters_P)} if clips.truth_name else {}
 

@@ -76,7 +76,7 @@ class SpeechEncoderTraining:
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _usable(self) -> list[Any]:
-        """Return the training pairs whose clips are both long enough for the trunk. Raises ConfigError without any."""
+        """Return the training pairs whose clips are both long enough for the trunk. Raises ConfigError if none is."""
         shortest = receptive_samples(self.scorer.trunk)
         pairs = []
         for pair in self.train.pairs:

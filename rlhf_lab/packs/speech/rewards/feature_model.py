@@ -45,7 +45,10 @@ class Standardiser:
 
     @classmethod
     def fit(cls, features_N7: FloatArray, names: Sequence[str]) -> Standardiser:
-        """Fit mean and standard deviation on these clips, without silent ones. Raises ConfigError for less than 2."""
+        """Fit mean and standard deviation on these clips without the silent ones.
+
+        Raises ConfigError if fewer than 2 are left.
+        """
         columns = [NAMES.index(name) for name in names]
         measured_NF = fill_undefined(features_N7[~is_silent(features_N7)])[:, columns]
         if len(measured_NF) < 2:

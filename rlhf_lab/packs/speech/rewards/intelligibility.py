@@ -1,4 +1,4 @@
-"""Intelligibility guard: the negative phone error rate of a recogniser on the decoded audio."""
+"""Intelligibility of a response: the negative phone error rate of a recogniser on the decoded audio."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def phone_errors(
 
 
 def target_phones(metadata: Mapping[str, object], prompt: str) -> list[str]:
-    """Return the reference phones of a prompt, one per letter of the column `text`. Raises DataError without it."""
+    """Return the reference phones of a prompt, one per letter of the column `text`.
+
+    Raises DataError if it is missing.
+    """
     text = metadata.get("text")
     if not isinstance(text, str) or not text.strip():
         raise DataError(

@@ -19,12 +19,13 @@ HAND_WEIGHTS = {
     "energy_dynamics": 0.15,
     "mfcc_stability": 0.10,
 }
-"""Initial weights for a search. They reward pitch movement, low noise, voicing, dynamics and steady sounds."""
+"""Default weights of `reward=acoustic`, from which a search for better ones starts. They reward pitch movement, low
+noise, voicing, dynamics and steady sounds."""
 FEATURES = (*HAND_WEIGHTS, "spectral_centroid", "silence_fraction")
 """Names of all features in the order of `speech.features.NAMES`. They are repeated here because that module needs
 SciPy."""
 DNSMOS = "dnsmos"
-"""Reward term, and value of `algorithm.mos`, of the predictor in dnsmos.py."""
+"""Name of the predictor in dnsmos.py, as a reward term and as a value of `algorithm.mos`."""
 DNSMOS_LIBRARIES = ("speechmos", "onnxruntime", "librosa")
 """Modules that the predictor imports."""
 SILENT = -3.0
@@ -111,7 +112,7 @@ class OpinionScore(TermSettings):
 @register("reward", "intelligibility")
 @dataclass(frozen=True)
 class IntelligibilityTerm(TermSettings):
-    """Intelligibility guard: the negative phone error rate of a recogniser on the decoded audio (`needs.recogniser`).
+    """Intelligibility: the negative phone error rate of the recogniser in `needs.recogniser` on the decoded audio.
 
     `algorithm=recogniser` trains the recogniser on clips of the training data. It is independent of the recogniser that
     the speech world uses to measure phone errors. The value is 0 for a clip that says exactly the requested text, and

@@ -195,7 +195,10 @@ class Recogniser:
 
     @classmethod
     def load(cls, path: Path | str) -> Recogniser:
-        """Read a recogniser written by `save`. Raises ArtifactError for a missing, damaged or different file."""
+        """Read a recogniser written by `save`.
+
+        Raises ArtifactError if the file is missing, damaged or no recogniser.
+        """
         try:
             with np.load(Path(path), allow_pickle=False) as stored:
                 phones = tuple(str(phone) for phone in stored["phones"])

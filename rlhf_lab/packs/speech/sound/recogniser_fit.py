@@ -19,7 +19,7 @@ from rlhf_lab.packs.speech.sound.recogniser import PAUSE, STATES, Recogniser, ed
 ITERATIONS = 8
 """Number of fits and alignments after the flat start."""
 ENTRY_COSTS = (0.0, 3.0, 6.0, 10.0, 15.0, 20.0, 30.0, 45.0)
-"""Candidate costs of starting a phone in nats."""
+"""Candidate entry costs: costs in nats of starting a phone, of which the fit selects one."""
 CLIPS_FOR_COST = 300
 """Approximate number of clips on which the entry costs are compared."""
 QUIET = 0.75

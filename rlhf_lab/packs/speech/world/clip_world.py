@@ -127,7 +127,10 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
     def _judge(
         self, utterances: Sequence[UtteranceT], clips: Sequence[Frames], shares: Sequence[Mapping[str, float]]
     ) -> list[tuple[float, float]]:
-        """Return gold and phone error of audible clips, from the fractions of their aspects and their phones."""
+        """Return (gold, phone error) of each audible clip.
+
+        `shares` has the fraction of points that each aspect reaches, 0…1.
+        """
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """Grade responses. Returns all `MEASURES`, each (N,). Raises DataError for an unknown prompt."""

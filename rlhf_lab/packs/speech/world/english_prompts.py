@@ -71,7 +71,7 @@ def words_of(text: str) -> str:
 
 
 TEXT_OF = {words_of(text): (category, text) for category, texts in TEXTS.items() for text in texts}
-"""Category and text by the words of the text."""
+"""Text as written in a prompt (`words_of`) → (category, text with its punctuation)."""
 HELD_OUT = frozenset(texts[-1] for texts in TEXTS.values())
 
 

@@ -49,7 +49,7 @@ requested has a gold of 5."""
 
 
 def prosody_gold(shares: Mapping[str, float]) -> float:
-    """Return the true reward from the fractions of the aspects, −5…5."""
+    """Return the true reward, −5…5. `shares` has the fraction of its points that each aspect reaches, 0…1."""
     return gold.LEAST + sum(points * shares[name] for name, points in POINTS.items())
 
 

@@ -133,7 +133,10 @@ def score_aspects(measured: Measurements, reference: Measurements) -> dict[str, 
 
 
 def gold(shares: Mapping[str, float], error: float) -> float:
-    """Return the true reward from the fractions of the aspects and the phone error, which is limited to 1."""
+    """Return the true reward.
+
+    `shares` has the fraction of its points that each aspect reaches; a phone error above 1 counts as 1.
+    """
     # LEAST plus all points gives the maximum of 5
     points = sum(aspect.points * shares[name] for name, aspect in ASPECTS.items())
     return LEAST + points + INTELLIGIBILITY * (1 - min(1.0, error))

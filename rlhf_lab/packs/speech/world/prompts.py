@@ -43,7 +43,7 @@ STYLES = {
     "firm": "loud and clear, pitch hardly moves up",
     "breathy": "quiet, with much breath in the voice",
 }
-"""Description of each style for a person."""
+"""Description of each style in words, for human readers."""
 FEWEST_WORDS, MOST_WORDS = 2, 3
 SYLLABLES = tuple(dict.fromkeys(chain.from_iterable(WORDS)))
 NEW_VOICE = "new_voice"

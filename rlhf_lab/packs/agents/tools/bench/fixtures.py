@@ -107,7 +107,7 @@ def similar_names(entity: str, by_small_letters: Mapping[str, str]) -> list[str]
 
 
 def make_busy(tool: Tool, limit: int, seed: int) -> Tool:
-    """Make a tool busy: the same call finds it busy between 0 and `limit` times in a row before it answers."""
+    """Return a tool that fails as busy for the first 0 to `limit` times that a call is made, and then succeeds."""
     tries: dict[str, int] = {}
 
     def run(**arguments: Any) -> str:

@@ -95,7 +95,7 @@ class Template:
         return self._fill(self.id, values, Random(self.id), "test")
 
     def siblings(self, count: int, seed: int, split: str = "test") -> list[ToolTaskRow]:
-        """Sample siblings with different questions. The first ones do not depend on `count`."""
+        """Sample `count` tasks with different questions from this template. A larger `count` only appends tasks."""
         # No sibling repeats the hand-written question.
         seen_questions = {self.canonical()["question"]}
         siblings = []
@@ -172,7 +172,7 @@ class Template:
         return expected
 
     def _distractors(self, rng: Random, split: str, values: Mapping[str, Value]) -> dict[str, dict[str, str]]:
-        """Sample entities with the relations of the template's entities, and values of the same kinds."""
+        """Sample distractors: entities with the relations of the template's entities and values of the same kinds."""
         relations: dict[str, Any] = {}
         for entry in self.fixture["facts"].values():
             relations |= entry
@@ -188,7 +188,9 @@ class Template:
         return entries
 
     def _like(self, value: Any, rng: Random, split: str, values: Mapping[str, Value]) -> str:
-        """Sample another value of the same kind; return the value itself if it is not a single slot."""
+        """Return a distractor's value in place of a template's value: a new sample if the value is a single slot, else
+        the same value.
+        """
         single = SLOT.fullmatch(str(value))
         slot = self.slots[single[1]] if single else None
         # Formulas and misspelt names depend on other slots, so a distractor cannot have its own.
@@ -217,7 +219,9 @@ def draw_value(kind: str, rng: Random, split: str, values: Mapping[str, Value]) 
 
 
 def is_leaked(metadata: ToolTaskRow) -> bool:
-    """Return True if the question contains the answer as words. A refusal's answer is named there on purpose."""
+    """Return True if the question contains the answer as words. Return False for a task that requires a refusal, whose
+    question names the missing thing on purpose.
+    """
     if metadata["scorer"] == "refusal":
         return False
     answer = re.escape(metadata["answer"].casefold())
@@ -243,7 +247,7 @@ def fill_text(text: str, values: Mapping[str, Value]) -> str:
 
 
 def _value(provided: Any) -> Value:
-    """Convert a hand-written value of the file."""
+    """Convert a hand-written value of a task file: a number to an exact fraction, anything else to text."""
     if isinstance(provided, int | float):
         return Fraction(str(provided))  # by its decimal text, so that 0.1 is exactly 1/10
     return str(provided)

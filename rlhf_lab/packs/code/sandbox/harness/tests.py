@@ -22,7 +22,8 @@ from rlhf_lab.packs.code.sandbox.harness import plain
 LONGEST = 300
 """Maximum number of characters of a message, and of a value in it."""
 NOT_RAISED = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
-"""Errors that are not raised as such: they would silently end a loop such as `for value in map(function, inputs)`."""
+"""Errors of the candidate that are raised as CandidateError. Raised as themselves, they would silently end a loop such
+as `for value in map(function, inputs)`."""
 
 
 TOO_LARGE = "its answer is too large for the test process"
@@ -31,8 +32,8 @@ NOTICE = "__notice_handled_error__"
 SETUP_FILE, TEST_FILE = "<setup>", "<test>"
 """File names in tracebacks of the tests."""
 DEEPER = 5
-"""Factor of Python's recursion limit while a call is serialised. Therefore an answer that could be parsed can be passed
-on at any call depth of the test. If a value is nested too deeply, it comes from the test itself."""
+"""Factor by which Python's recursion limit is raised while a call is serialised, so that a test can pass on any answer
+that could be parsed, at any call depth. A value that is still nested too deeply comes from the test itself."""
 
 
 class CandidateError(Exception):
@@ -85,7 +86,8 @@ class CandidateProcess:
         return CandidateError(problem)
 
     def notice(self) -> None:
-        """Check the error that a test handles. If the process ran out of memory, the candidate's values are the cause.
+        """Check the error that a test handles. If it is a MemoryError of this process, the candidate's values are the
+        cause, and the test fails.
 
         Each `except` clause of a test calls this first; see `_NoticeHandled`.
         """

@@ -222,7 +222,8 @@ def _write(path: str, text: str) -> None:
 
 
 def _write_files(spec: dict) -> dict:
-    """Write the program's files. An earlier run of the program may have created them.
+    """Write the program's files. Their paths may be unusual, because an earlier run of the program may have chosen
+    them.
 
     Returns:
         A report if the files do not fit on the disk, or if their paths contradict each other; else an empty dictionary.

@@ -63,7 +63,8 @@ SHARED_ANONYMOUS = 0x21
 """Flags MAP_SHARED and MAP_ANONYMOUS; MAP_SHARED_VALIDATE includes the first. As long as one page is mapped, all of
 this memory remains allocated, but neither RLIMIT_AS nor the resident size counts it."""
 FCNTL_REFUSED = {"F_SETLEASE": 1024, "F_NOTIFY": 1026, "F_SETPIPE_SZ": 1031}
-"""Refused commands of `fcntl`: watches on files, as above, and larger pipes, which use kernel memory."""
+"""Refused commands of `fcntl`: those that reveal accesses to files of the machine, and larger pipes, which use kernel
+memory."""
 SETSOCKOPT = (54, 208)
 SOCKET_OPTIONS_REFUSED = {"SO_SNDBUF": 7, "SO_SNDBUFFORCE": 32}
 """Refused socket options. Data waiting in sockets uses kernel memory: 0.2 MiB per socket by default, and much more with

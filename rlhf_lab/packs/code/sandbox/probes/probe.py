@@ -70,7 +70,7 @@ class Probe:
     keep: bool = False
 
     def program(self, scene: dict[str, object]) -> str:
-        """Return the complete program of the attack for a scene."""
+        """Return the complete program of the attack, given the targets in `scene` (`Scene.values`)."""
         machine = os.uname().machine
         column = list(AUDIT_ARCH).index(machine) if machine in AUDIT_ARCH else 0
         of_itself = {name: pair for name, (pair, _) in OF_ITSELF.items()}

@@ -55,7 +55,7 @@ class Scene:
         self.victim.wait()
 
     def values(self) -> dict[str, object]:
-        """Return the values that the probes get as `SCENE`."""
+        """Return the targets as a probe's program reads them in `SCENE`: paths, addresses, process id, limits."""
         home = Path.home()
         names = sorted(os.listdir(home)) if os.access(home, os.R_OK) else []
         shown = {".pyenv", "miniconda3", "anaconda3"}  # visible in the sandbox if the interpreter is there
@@ -80,7 +80,7 @@ class Scene:
         }
 
     def effects_seen(self, outcome: ProgramOutcome) -> str:
-        """Return what a program reached, as seen from outside; empty if nothing was reached."""
+        """Return the target that a program reached, judged by effects outside the sandbox; empty if none."""
         content = b"".join((outcome.files or {}).values())
         # `word` is random, so its appearance in files or output proves that the file was read
         if self.word in content or self.word in outcome.stdout.encode("utf-8", "surrogatepass"):
@@ -109,6 +109,6 @@ class Scene:
 
 @contextmanager
 def scene() -> Iterator[Scene]:
-    """Create a scene; it is removed when the context ends."""
+    """Context manager that creates the targets of the probes and removes them at the end."""
     with ExitStack() as stack:
         yield Scene(stack)

@@ -54,7 +54,7 @@ def probe_level(level: Level) -> list[ProbeResult]:
 
 
 def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> ProbeResult:
-    """Run one probe in a scene and return its result."""
+    """Run one probe against the targets in `there` and return its result."""
     files = {GIVEN: b"given"}
     keep = probe.keep and level != "container"  # containers do not return files
     try:

@@ -115,7 +115,9 @@ class AnthropicBackend(SdkBackend):
         return self._call(create)
 
     def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
-        """Return batches of the same time and size, because the service does not store the name of a batch."""
+        """Return the batches that were created at about this time with this number of items. The service does not store
+        the name of a batch.
+        """
 
         def poll() -> list[BatchCandidate]:
             found = []

@@ -106,12 +106,12 @@ def reward_asks(config: Config) -> bool:
 
 
 def audit_asks(config: Config) -> bool:
-    """Return True if the judge compares the policy with its start during training (`reward.audit`)."""
+    """Return True if the judge compares the policy with the start policy of the training (`reward.audit`)."""
     return config.reward.audit.labels_from == "judge" and is_audited(config)
 
 
 def gold_rubric(config: Config) -> str:
-    """Return the rubric for gold grades of the judge (`needs.judge`), or "" if the judge is not the gold."""
+    """Return the rubric of `needs.judge` if the judge's grades are the gold reward of the stage, else ""."""
     if config.algorithm.reward_use.measures_gold:
         return config.needs.get("judge") or ""
     return ""

@@ -180,7 +180,9 @@ class SimulatedBackend:
         prompts: Sequence[str],
         texts: Sequence[str],
     ) -> FloatArray:
-        """Return two standard normal numbers per question and draw, (N, 2): the error, and the one for `unusable`."""
+        """Return two standard normal numbers per request, (N, 2): the error of the verdict, and a number that decides
+        whether the answer is unusable.
+        """
         settings = self.settings
         if not settings.noise and not settings.unusable:
             return np.zeros((len(requests), 2))

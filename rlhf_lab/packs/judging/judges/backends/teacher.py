@@ -97,10 +97,10 @@ def _check_known(principles: Sequence[str]) -> None:
 
 
 def deciding_principle(about: PairwiseQuestion, winner: str, world: object) -> str:
-    """Return the principle with the largest lead of the better response ("A", "B" or "tie") in number of faults.
+    """Return the principle that speaks most for the winner ("A", "B" or "tie"), by the difference in number of faults.
 
-    The first of equal principles wins. It is a reason in hindsight: the winner depends on the judge's settings, not on
-    the principles.
+    Of equal principles the first is returned. It does not cause the verdict: the winner depends on the judge's
+    settings, not on the principles.
     """
     _check_known(about.principles)
     if not isinstance(world, Taught):

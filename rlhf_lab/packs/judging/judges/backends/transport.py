@@ -148,7 +148,7 @@ def _proxy_of(url: str) -> httpx2.Proxy | None:
 
 
 class _Network(httpcore2.NetworkBackend):
-    """Network backend whose reads and writes get the time left of the current thread's exchange."""
+    """Network backend that limits every read and write to the time left for the current thread's HTTP exchange."""
 
     def __init__(self, current: threading.local):
         self._current = current
@@ -177,7 +177,7 @@ class _Network(httpcore2.NetworkBackend):
 
 
 class _Stream(httpcore2.NetworkStream):
-    """Connection that respects the exchange of the thread that uses it."""
+    """Connection that enforces the deadline and size limit of the HTTP exchange of the thread that uses it."""
 
     def __init__(self, stream: httpcore2.NetworkStream, current: threading.local):
         self._stream = stream
@@ -211,7 +211,7 @@ class _Stream(httpcore2.NetworkStream):
 
 
 def _remaining(exchange: Exchange, late: type[Exception]) -> float | None:
-    """Return the number of seconds left. Raises `late` if there are none."""
+    """Return the number of seconds left for an exchange. Raises the exception `late` if the deadline has passed."""
     try:
         return exchange.remaining()
     except TimeoutError as error:
