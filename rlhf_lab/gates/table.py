@@ -41,7 +41,7 @@ def _difference(verdict: CheckVerdict) -> str:
 
 
 def lines(decision: Decision) -> list[str]:
-    """Return the decision, the run it is compared with, and the undecided checks."""
+    """Return the decision, the run that the new one is compared with, and the undecided checks."""
     failed = [verdict.check.name for verdict in decision.verdicts if verdict.failed]
     against = f"compared with {decision.accepted}" if decision.accepted else "no run was accepted yet: bounds only"
     subject = f"suite {decision.suite.suite}, run {decision.run}"

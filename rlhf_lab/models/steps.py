@@ -29,7 +29,7 @@ class StepRow:
 
     @property
     def columns(self) -> list[int]:
-        """Columns of the steps' last tokens in the row."""
+        """Column of the last token of each step in the row."""
         return [len(self.row[0]) + end for end in self.ends]
 
     @property

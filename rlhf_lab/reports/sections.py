@@ -157,7 +157,7 @@ def section_id(reference: str) -> str:
 
 
 def page_sections(kind: Kind, subject: Any) -> dict[str, PageSection]:
-    """Return the sections of the page of a run or a study by id, in order, without those that have nothing to show."""
+    """Return id → section for the page of a run or a study, in page order; sections without content are left out."""
     # Every giver decides itself whether it has something to show.
     provided = {name: give(subject) for name, give in section_givers(kind).items()}
     return {name: section for name, section in provided.items() if section is not None}

@@ -1,7 +1,7 @@
 """Answer to the recipe's question in one sentence from the run's own numbers, with its limits in a second sentence.
 
-The settings of an algorithm name one of the answers that packs contribute. If they name none, the first scored numbers
-of the run are used.
+The settings of an algorithm name the function that writes the answer, which may be part of a pack. If they name none,
+the answer quotes the first metrics of the run that have a better direction.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from rlhf_lab.results.stage import stage_settings
 
 
 def policies_on_path(run: StoredRun) -> frozenset[str]:
-    """Return the policies that follow one another along one method; none if every policy is a separate method.
+    """Return the policies that are successive points of one method, such as iterations; none if each is its own method.
 
-    Only along such a path does gold that falls while the proxy rises mean over-optimisation.
+    A rising proxy with a falling gold reward means over-optimisation only along such a sequence.
     """
     settings = stage_settings(run)
     if not settings.evidence.one_path:

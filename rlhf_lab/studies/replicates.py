@@ -45,7 +45,7 @@ RULE_SHARED = (
     "Differences are judged by a t test with seeds and test prompts crossed; for metrics that are not means over "
     f"prompts, the error that each run states is added. {FLOOR}"
 )
-"""The same description for studies in which all seeds are tested on the same prompts."""
+"""Description of the test of a difference, for a page of a study that tests all seeds on the same prompts."""
 OUTCOMES = re.compile(r"gold_fell$|gold_undecided$|in_time/|false/")
 """Metrics that are 0 or 1 in every run."""
 Side = tuple[Study, pd.DataFrame]

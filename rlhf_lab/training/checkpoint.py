@@ -81,7 +81,7 @@ class Writer:
             self._commit(state, write())
 
     def finish_if_written(self) -> None:
-        """Complete the replacement if every process has written its part."""
+        """Replace the old checkpoint by the new one if every process has written its part."""
         if self._pending is not None and not ranks.any_of(not self._pending[1].done()):
             self.finish()
 

@@ -199,7 +199,7 @@ class ResponseWriter:
         return self._metadata.fact(topic, attribute, value, form=form)
 
     def _state_belief(self, topic: Topic, rng: np.random.Generator, p_topic: float = 0.3) -> str:
-        """State an overconfident claim, about the topic with probability `p_topic`."""
+        """Return an overconfident claim; with probability `p_topic` it is about the topic."""
         if rng.random() < p_topic:
             return _pick(phrases.TOPIC_BELIEFS, rng).format(t=self._metadata.noun(topic))
         return _pick(phrases.BELIEFS, rng)

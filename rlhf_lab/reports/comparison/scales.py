@@ -15,7 +15,7 @@ from rlhf_lab.results.scales import OBSERVERS, reward_inputs, runs_user_reward
 from rlhf_lab.training.settings import SOUP
 
 TRUTHS = ("gold", "correct", "success")
-"""Metrics that depend on the world of the data: in two worlds they have the same name but another meaning."""
+"""Metrics whose meaning depends on the data: values of two simulated worlds have one name and cannot be compared."""
 
 
 @dataclass(frozen=True)

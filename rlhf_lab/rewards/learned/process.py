@@ -83,7 +83,7 @@ class JudgeFile:
         return cls(**json.loads(path.read_text()))
 
     def write(self, directory: Path) -> None:
-        """Write the description to a model directory."""
+        """Write the description of the process reward model to its model directory."""
         write_json(directory / JUDGE_FILE, asdict(self))
 
 
