@@ -21,6 +21,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import write_bytes
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound import librosa_files
+from rlhf_lab.packs.speech.sound.frame_grid import without_offset
 
 RATE = 16000
 """Sampling rate of all speech in rlhf_lab, in Hz."""
@@ -132,9 +133,9 @@ def level_problem(audio: Audio, limits: AudioRequirements = USABLE) -> str | Non
 
 
 def loudest_dbfs(audio: Audio) -> float:
-    """Return the root mean square of the loudest 25 ms in dB of full scale; −inf for zeros or no samples."""
+    """Return the root mean square of the loudest 25 ms in dB of full scale, without offset; −inf for silence."""
     size = max(1, round(0.025 * audio.rate))
-    power_N = audio.samples_N.astype(np.float64) ** 2
+    power_N = without_offset(audio.samples_N).astype(np.float64) ** 2
     # padded with zeros to a multiple of the block size
     padded_N = np.pad(power_N, (0, -len(power_N) % size))
     loudest = padded_N.reshape(-1, size).mean(axis=1).max(initial=0.0)

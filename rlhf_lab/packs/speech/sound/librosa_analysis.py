@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.frame_grid import HOP_SECONDS, first_start, frame_count, hop_samples
+from rlhf_lab.packs.speech.sound.frame_grid import (
+    HOP_SECONDS,
+    first_start,
+    frame_count,
+    hop_samples,
+    without_offset,
+)
 from rlhf_lab.packs.speech.sound.librosa_files import import_librosa
 from rlhf_lab.packs.speech.sound.periodicity import TRACKING, PitchTracking
 from rlhf_lab.packs.speech.sound.spectrum import LOWEST_POWER, MEL_FILTERS, WINDOW_SECONDS, Spectra
@@ -95,6 +101,6 @@ def _padded(audio: Audio, window: int, hop: int, *, extra: int = 0, size: int = 
     before = first_start(window, hop) + extra
     needed = (frame_count(len(audio.samples_N), hop) - 1) * hop + (size or window)
     after = max(0, needed - before - len(audio.samples_N))
-    padded = np.pad(audio.samples_N.astype(np.float32, copy=False), (before, after))
+    padded = np.pad(without_offset(audio.samples_N), (before, after))
     # samples after the last frame would start another one
     return padded[:needed]

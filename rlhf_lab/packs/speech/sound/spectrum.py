@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound.audio import USABLE
-from rlhf_lab.packs.speech.sound.frame_grid import frames, hop_samples
+from rlhf_lab.packs.speech.sound.frame_grid import frames, hop_samples, without_offset
 
 WINDOW_SECONDS = 0.025
 MEL_FILTERS = 40
@@ -74,7 +74,7 @@ def spectra(audio: Audio) -> Spectra:
 
     window = round(WINDOW_SECONDS * audio.rate)
     hann_W = np.hanning(window + 2)[1:-1].astype(np.float32)
-    frames_TW = frames(audio.samples_N, window, hop_samples(audio.rate))
+    frames_TW = frames(without_offset(audio.samples_N), window, hop_samples(audio.rate))
     # next power of two, for a fast transform
     length = 1 << (window - 1).bit_length()
     # the normalised window makes the result independent of the window length
