@@ -49,6 +49,9 @@ def test_the_results_of_the_calculator_are_appended_to_the_lines(text, read):
         ("Step 1. 3 + 4 = 7. Step 2. 7 - 1 = 6.", [True, True]),
         ("x = 5 and 5 = 5 and 12 = 13", []),
         ("__import__('os').system('x') = 1 + 1", []),
+        ("12/60 = 20%, 10/4 = 2 R 2, 4 + 4 = 2^3, 3^2 + 1 = 10, sqrt(16) + 2 + 1 = 7", []),  # parts of expressions
+        ("x - 5 - 3 = 12 and f(3) = 3 + 2 = 5", [True]),
+        (r"2 \times 3 + 1 = 7, \sqrt 9 + 2 = 5, 6 \div 2 + 1 = 4, total is -5 + 3 = -2", [True, True, True]),
         ("", []),
     ],
 )
