@@ -22,6 +22,7 @@ from rlhf_lab.packs.speech.sound.features import (
     extract_many,
     fill_undefined,
 )
+from rlhf_lab.packs.speech.sound.phone_models import observe
 from rlhf_lab.packs.speech.sound.spectrum import spectra
 
 
@@ -309,4 +310,6 @@ def test_a_constant_offset_changes_no_feature(library):
     for offset in (0.001, 0.05):
         found = extract(Audio(sound_N + np.float32(offset), RATE), library=library)
         np.testing.assert_allclose(found, expected, rtol=1e-3)
+        observed = observe(Audio(sound_N + np.float32(offset), RATE))
+        np.testing.assert_allclose(observed, observe(Audio(sound_N, RATE)), atol=0.1)
     assert level_problem(Audio(np.full(RATE, 0.2, np.float32), RATE)).startswith("is silence")
