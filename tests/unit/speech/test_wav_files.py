@@ -159,6 +159,20 @@ def test_clipping(tmp_path):
     assert level_problem(read_audio(path)) is None
 
 
+def test_floats_beyond_full_scale_are_not_said_to_be_clipped(tmp_path):
+    wavfile.write(tmp_path / "a.wav", RATE, SOUND.samples_N * 32767)
+    message = refused(tmp_path / "a.wav")
+    assert "expected −1…1. Divide the samples by their peak" in message and "clipped" not in message
+
+
+def test_mu_law_is_read_with_librosa(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    path = tmp_path / "a.wav"
+    soundfile.write(path, SOUND.samples_N, RATE, subtype="ULAW")
+    assert "read it with library=librosa" in refused(path)
+    assert np.abs(read_audio(path, library="librosa").samples_N - SOUND.samples_N).max() < 0.02
+
+
 def test_runs_at_full_scale():
     """Five of ten samples: two runs of two and three; one alone, and two of opposite sign, are peaks."""
     samples_N = np.array([1, 1, 0, -1, -1, -1, 0, 1, -1, 0], np.float32)

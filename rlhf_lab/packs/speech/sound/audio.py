@@ -124,6 +124,9 @@ def level_problem(audio: Audio, limits: AudioRequirements = USABLE) -> str | Non
         )
     fraction = clipped_fraction(audio)
     if fraction > limits.clipped_fraction:
+        peak = np.abs(audio.samples_N).max()
+        if peak > 1:  # possible in a file of floats
+            return f"has samples up to {peak:.3g}; expected −1…1. Divide the samples by their peak"
         return (
             f"is clipped: {fraction:.2%} of its samples are in runs at full scale, and the limit is "
             f"{limits.clipped_fraction:.2%}; "
@@ -173,7 +176,7 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
         raise DataError(f"{path} is not a file; name a WAV file, or a directory of WAV files")
     if not path.stat().st_size:
         raise DataError(f"{path} is empty; copy or generate it again, or leave it out")
-    # SciPy also reads WAV files with library=librosa, because it notices files that are cut off
+    # SciPy reads WAV files with library=librosa too, because it notices files that are cut off
     if library == "librosa" and path.suffix.lower() != ".wav":
         return librosa_files.read_samples(path)
     with warnings.catch_warnings():
@@ -190,6 +193,8 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
             raise
         # for damaged files SciPy's parser raises many types: struct.error, UnboundLocalError, ZeroDivisionError
         except Exception as error:
+            if library == "librosa":  # it also reads WAV files in μ-law, ADPCM and other encodings
+                return librosa_files.read_samples(path)
             raise DataError(
                 f"{path} is damaged or not a WAV file ({error}). If it has another audio format, read it with "
                 f"library=librosa, or convert it: {_conversion(path, rate)}; otherwise copy or generate it again"
