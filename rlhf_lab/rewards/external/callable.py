@@ -54,9 +54,7 @@ class CallableReward:
         prompts = [episode.prompt for episode in episodes]
         responses = [episode.response for episode in episodes]
         # A row without the column passes None.
-        columns = {}
-        for column in self.columns:
-            columns[column] = [episode.task.metadata.get(column) for episode in episodes]
+        columns = {name: [episode.task.metadata.get(name) for episode in episodes] for name in self.columns}
         positional, named = _arguments(self.function, prompts, responses)
         try:
             values = _plain(self.function(*positional, **named, **columns))
@@ -96,9 +94,8 @@ def _arguments(
     texts = {"prompts": list(prompts), "responses": list(responses), "completions": list(responses)}
     if not _called_by_name(function):
         return [texts["prompts"], texts["responses"]], {}
-    parameters = inspect.signature(function).parameters.values()
-    parameter_names = {parameter.name for parameter in parameters}
-    named = {name: text for name, text in texts.items() if name in parameter_names}
+    parameters = _parameters(function)
+    named = {parameter.name: texts[parameter.name] for parameter in parameters if parameter.name in texts}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         named["prompts"] = texts["prompts"]  # TRL always passes the prompts if the function accepts **kwargs
     return [], named

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,23 +30,10 @@ Library = Literal["numpy", "librosa"]
 """Library that measures audio: `numpy` stands for NumPy and SciPy, `librosa` also reads other formats than WAV."""
 FULL_SCALE = 1 - 1 / PCM_STEPS
 """Maximum sample of 16-bit PCM. Samples beyond it are clipped to this value."""
-
-
-@dataclass(frozen=True)
-class AudioRequirements:
-    """Levels that audio must have for its features to be meaningful.
-
-    Args:
-        silence_dbfs: a clip whose loudest 25 ms are below this level counts as silence; dB relative to a square wave
-            at full scale.
-        clipped_fraction: maximum fraction of samples in runs at full scale; clipping adds harmonics to the signal.
-    """
-
-    silence_dbfs: float = -60.0
-    clipped_fraction: float = 0.001
-
-
-USABLE = AudioRequirements()
+SILENCE_DBFS = -60.0
+"""Minimum level of the loudest 25 ms of a clip in dB relative to a square wave at full scale; below it is silence."""
+CLIPPED_FRACTION = 0.001
+"""Maximum fraction of samples in runs at full scale; clipping adds harmonics to the signal."""
 
 
 def read_audio(
@@ -55,7 +41,7 @@ def read_audio(
     rate: int = RATE,
     *,
     resample: bool = False,
-    limits: AudioRequirements | None = USABLE,
+    any_level: bool = False,
     library: Library = "numpy",
 ) -> Audio:
     """Read an audio file with one channel. WAV files may have 8- to 32-bit PCM or float.
@@ -63,12 +49,12 @@ def read_audio(
     Args:
         rate: required sampling rate in Hz.
         resample: True to convert other rates to `rate`; False to reject them.
-        limits: required levels; None also accepts silence and clipping.
+        any_level: True to accept silence and clipping too.
         library: `librosa` also reads other formats than WAV, and resamples with soxr instead of a polyphase filter.
 
     Raises:
         DataError: the file is missing, damaged or empty, or its format cannot be read. Also raised for several
-            channels, another rate, NaN or infinite samples, and a level outside `limits`.
+            channels, another rate, NaN or infinite samples, silence and clipping.
         MissingDependency: `library` is not installed.
     """
     path = Path(path)
@@ -81,19 +67,19 @@ def read_audio(
     if not np.isfinite(samples_N).all():
         count = int((~np.isfinite(samples_N)).sum())
         raise DataError(f"{path} has {count} samples that are NaN or infinite; generate it again, or leave it out")
+    # levels are checked before resampling, because the filter moves clipped samples away from full scale
+    problem = None if any_level else level_problem(Audio(samples_N, found_rate))
+    if problem:
+        raise DataError(f"{path} {problem}")
     if found_rate != rate:
         if not resample:
             raise DataError(
                 f"{path} has {found_rate} samples per second; expected {rate}. Set resample=true, or convert the file: "
                 f"{_conversion(path, rate)}"
             )
-        # levels are checked before resampling, because the filter moves clipped samples away from full scale
-        _check_levels(Audio(samples_N, found_rate), str(path), limits)
         change_rate = librosa_files.resample if library == "librosa" else resample_polyphase
         samples_N = change_rate(samples_N, found_rate, rate)
-    audio = Audio(samples_N, rate)
-    _check_levels(audio, str(path), limits)
-    return audio
+    return Audio(samples_N, rate)
 
 
 def write_wav(path: Path | str, audio: Audio) -> None:
@@ -114,25 +100,25 @@ def wav_bytes(audio: Audio) -> bytes:
     return content.getvalue()
 
 
-def level_problem(audio: Audio, limits: AudioRequirements = USABLE) -> str | None:
-    """Describe why the levels of a clip are outside the limits and how to fix it; None if they are within."""
+def level_problem(audio: Audio) -> str | None:
+    """Describe why a clip is silent or clipped, and how to fix it; None if it is neither."""
     loudest = loudest_dbfs(audio)
-    if loudest < limits.silence_dbfs:
+    if loudest < SILENCE_DBFS:
         return (
             f"is silence: the level of its loudest 25 ms is {loudest:.0f} dBFS, and the minimum is "
-            f"{limits.silence_dbfs:.0f}; record or generate it again, or leave it out"
+            f"{SILENCE_DBFS:.0f}; record or generate it again, or leave it out"
         )
     fraction = clipped_fraction(audio)
-    if fraction > limits.clipped_fraction:
-        peak = np.abs(audio.samples_N).max()
-        if peak > 1:  # possible in a file of floats
-            return f"has samples up to {peak:.3g}; expected −1…1. Divide the samples by their peak"
-        return (
-            f"is clipped: {fraction:.2%} of its samples are in runs at full scale, and the limit is "
-            f"{limits.clipped_fraction:.2%}; "
-            "record or generate it at a lower level (reducing the volume now does not restore the clipped samples)"
-        )
-    return None
+    if fraction <= CLIPPED_FRACTION:
+        return None
+    peak = np.abs(audio.samples_N).max()
+    if peak > 1:  # possible in a file of floats
+        return f"has samples up to {peak:.3g}; expected −1…1. Divide the samples by their peak"
+    return (
+        f"is clipped: {fraction:.2%} of its samples are in runs at full scale, and the limit is "
+        f"{CLIPPED_FRACTION:.2%}; "
+        "record or generate it at a lower level (reducing the volume now does not restore the clipped samples)"
+    )
 
 
 def loudest_dbfs(audio: Audio) -> float:
@@ -160,12 +146,6 @@ def clipped_fraction(audio: Audio) -> float:
         is_clipped_N[1:] |= is_neighbour_N
         is_clipped_N[:-1] |= is_neighbour_N
     return float(is_clipped_N.mean())
-
-
-def _check_levels(audio: Audio, name: str, limits: AudioRequirements | None) -> None:
-    problem = level_problem(audio, limits) if limits else None
-    if problem:
-        raise DataError(f"{name} {problem}")
 
 
 def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[Any]]:

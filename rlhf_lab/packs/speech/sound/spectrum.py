@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.audio import USABLE
+from rlhf_lab.packs.speech.sound.audio import SILENCE_DBFS
 from rlhf_lab.packs.speech.sound.frame_grid import frames, hop_samples, without_offset
 
 WINDOW_SECONDS = 0.025
 MEL_FILTERS = 40
 SILENCE_DB = 40.0
 """Range in dB below the loudest frame; frames below this range are silent."""
-SILENCE_DBFS = USABLE.silence_dbfs
 LOWEST_POWER = 1e-10
 """Power added to each filter before the logarithm: −100 dB, below the noise of 16-bit PCM."""
 
