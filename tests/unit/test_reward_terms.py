@@ -67,6 +67,11 @@ def test_the_calculator_scores_the_share_and_abstains_without_an_equation():
     assert registry.build("reward", Calculator(no_equation=0.0), RUN)(["p"] * 2, texts).total_N[1] == 0
 
 
+def test_a_hollow_opening_is_one_in_whole_words():
+    openings = ["Certainly!", "\n\nSure, here", "I’d be happy to", "“Great question!”", "Surely not.", "Courses"]
+    assert [Programmatic().affirms(text) for text in openings] == [True, True, True, True, False, False]
+
+
 def test_conciseness_and_the_rule_are_two_terms_of_one_kind():
     """150 and 300 words at a limit of 256 tokens; conciseness does not mind a hollow opening."""
     terms = checked("ppo", "reward=[bt,programmatic,conciseness]").reward.terms
