@@ -13,7 +13,7 @@ NUMBER = r"(?P<{0}>\d{{1,4}}(?:\.\d{{1,4}})?)"
 SCALE = r"(?P<{0}>%|percent\b|/\s?\d{{1,4}}|out of \d{{1,4}})"
 # The number follows the word ("confidence: 8/10") or, then with a scale, precedes it ("9 out of 10 sure").
 STATED = re.compile(
-    r"\bconfidence(?: level| score)?\s?(?::|=|is|of)?\s?"
+    r"\bconfidence(?: level| score)?(?:\*\*)?\s?(?::|=|is|of)?(?:\*\*)?\s?"  # asterisks: bold
     + NUMBER.format("after")
     + rf"(?:\s?{SCALE.format('scale_after')})?"
     + r"|\b(?:I am |I'm )?"
@@ -32,7 +32,8 @@ def stated_confidence(text: str) -> float:
 
 def without_confidence(text: str) -> str:
     """Remove statements of confidence with their final punctuation. A text without a statement is unchanged."""
-    stripped, statements = re.subn(rf"[ \t]?(?:{STATED.pattern})[ \t]?[.,;!]?", "", text, flags=re.IGNORECASE)
+    statement = rf"[ \t]?(?:\*\*)?(?:{STATED.pattern})(?:\*\*)?[ \t]?[.,;!]?"
+    stripped, statements = re.subn(statement, "", text, flags=re.IGNORECASE)
     return stripped.strip() if statements else text
 
 

@@ -284,6 +284,8 @@ def test_the_threshold_on_the_gain(max_gain, gain, message):
     ("start", "later", "note", "sentence"),
     [
         ([1.0, 1.0], 1.0, "the reward is the same for all start responses", "is the same for all start responses."),
+        # numpy's standard deviation of 96 times 0.1 is 1.4e-17, which would make this a gain of 3e16
+        ([0.1] * 96, 0.5, "the reward is the same for all start responses", "is the same for all start responses."),
         ([math.nan] * 2, math.nan, "scored none of the start responses", "scored none of the start responses; see the"),
         ([1.0, 2.0], math.nan, "", "scored none of the responses that the search found."),
     ],
@@ -291,7 +293,9 @@ def test_the_threshold_on_the_gain(max_gain, gain, message):
 def test_a_gain_that_is_not_known_has_its_reason(tmp_path, start, later, note, sentence):
     stage = AttackStage.__new__(AttackStage)
     notes: list[str] = []
-    given = ScoredResponses(PROMPTS, [[text] for text in STARTS], np.array([start]).T, np.full((2, 1), math.nan))
+    reward_PS = np.array(start).reshape(2, -1)
+    responses = [[text] * reward_PS.shape[1] for text in STARTS]
+    given = ScoredResponses(PROMPTS, responses, reward_PS, np.full(reward_PS.shape, math.nan))
     stage.settings, stage.graph = Attack(), SimpleNamespace(name="r")
     stage.run = SimpleNamespace(needs={}, note=notes.append, seed=lambda *_: 0, directory=tmp_path)
     stage._read_data = lambda: given

@@ -195,6 +195,8 @@ def test_a_function_takes_columns_of_the_data(here, signature):
 def test_a_column_that_the_data_lack_is_named(here):
     with pytest.raises(ConfigError, match=r"takes 'grade', which .*\(it has: 'answer', 'subject'\)"):
         with_columns(here, "prompts, replies, answer, grade")
+    with pytest.raises(ConfigError, match="takes 'grade', which"):  # also if it receives all columns
+        with_columns(here, "prompts, replies, answer, grade, **columns")
     with_columns(here, "prompts, replies, answer, grade=None")
 
 
@@ -309,6 +311,24 @@ def test_a_column_with_the_name_of_a_text_is_not_passed_twice(here, signature, r
 def test_truth_values_of_numpy_are_scores(here):
     (here / "mine.py").write_text("import numpy as np\ndef mine(p, r):\n    return [np.isclose(1, 1), None]\n")
     assert scored(PythonCallable(function="mine.py:mine")) == pytest.approx([1.0, float("nan")], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "second"),
+    [
+        ("return torch.tensor([1.0, 2.0], dtype=torch.bfloat16, requires_grad=True)", 2.0),
+        ("return [torch.tensor(1.0), None]", float("nan")),
+        ("return [np.array(1.0), np.float32(2.0)]", 2.0),
+        ("yield from [1.0, 2.0]", 2.0),
+        ("return await async_map(float, [1, 2])", 2.0),
+    ],
+)
+def test_tensors_generators_and_coroutines_are_read(here, body, second):
+    (here / "mine.py").write_text(
+        "import numpy as np, torch\nasync def async_map(function, values):\n    return map(function, values)\n"
+        f"{'async ' if 'await' in body else ''}def mine(prompts, responses):\n    {body}\n"
+    )
+    assert scored(PythonCallable(function="mine.py:mine")) == pytest.approx([1.0, second], nan_ok=True)
 
 
 def test_the_note_of_a_resumed_run_counts_on(here):

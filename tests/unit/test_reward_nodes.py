@@ -82,6 +82,8 @@ def test_no_margin_claims_more_than_the_largest_confidence():
         ("Paris. Confidence is 80 percent", 0.8),
         ("Paris. Confidence level: 7", 0.7),
         ("Paris. Confidence: 0.65", 0.65),
+        ("Paris.\n\n**Confidence:** 8/10", 0.8),
+        ("Paris. **Confidence**: 8", 0.8),
         ("Paris. Confidence: 85", 0.85),
         ("Paris. I am 90% sure.", 0.9),
         ("Paris. I'm 9 out of 10 confident", 0.9),
@@ -101,6 +103,7 @@ def test_a_stated_confidence_is_read(text, stated):
 def test_the_terms_see_the_reply_without_its_confidence():
     assert without_confidence("It is Paris. Confidence: 8/10.") == "It is Paris."
     assert without_confidence("I am 90% sure. It is Paris.") == "It is Paris."
+    assert without_confidence("It is Paris.\n\n**Confidence:** 8/10") == "It is Paris."
     assert without_confidence("8 out of 10 dentists agree.") == "8 out of 10 dentists agree."
     seen: list[str] = []
 

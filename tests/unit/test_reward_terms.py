@@ -49,6 +49,9 @@ def test_the_results_of_the_calculator_are_appended_to_the_lines(text, read):
         ("Step 1. 3 + 4 = 7. Step 2. 7 - 1 = 6.", [True, True]),
         ("x = 5 and 5 = 5 and 12 = 13", []),
         ("__import__('os').system('x') = 1 + 1", []),
+        ("12/60 = 20%, 10/4 = 2 R 2, 4 + 4 = 2^3, 3^2 + 1 = 10, sqrt(16) + 2 + 1 = 7", []),  # parts of expressions
+        ("x - 5 - 3 = 12 and f(3) = 3 + 2 = 5", [True]),
+        (r"2 \times 3 + 1 = 7, \sqrt 9 + 2 = 5, 6 \div 2 + 1 = 4, total is -5 + 3 = -2", [True, True, True]),
         ("", []),
     ],
 )
@@ -62,6 +65,11 @@ def test_the_calculator_scores_the_share_and_abstains_without_an_equation():
     assert batch.total_N[0] == 0.5 and np.isnan(batch.total_N[1])
     assert batch.parts["equations"].tolist() == [2, 0]
     assert registry.build("reward", Calculator(no_equation=0.0), RUN)(["p"] * 2, texts).total_N[1] == 0
+
+
+def test_a_hollow_opening_is_one_in_whole_words():
+    openings = ["Certainly!", "\n\nSure, here", "I’d be happy to", "“Great question!”", "Surely not.", "Courses"]
+    assert [Programmatic().affirms(text) for text in openings] == [True, True, True, True, False, False]
 
 
 def test_conciseness_and_the_rule_are_two_terms_of_one_kind():

@@ -71,12 +71,10 @@ class AttackStage:
             self._sample() if self.run.needs.get("policy") else ([], {REFERENCE_NAME: self._read_data()})
         )
         starts = samples.pop(REFERENCE_NAME)
-        reward_sd = float(np.nanstd(starts.reward_PS)) if np.isfinite(starts.reward_PS).any() else 0.0
-        if not reward_sd:
+        scale = Scale(starts, spread(starts.reward_PS), spread(starts.gold_PS))
+        if math.isnan(scale.reward_sd):
             reason = card.NO_SPREAD if np.isfinite(starts.reward_PS).any() else card.NO_START
             self.run.note(f"gains have no scale and are not known, because {reason}")
-        gold_sd = float(np.nanstd(starts.gold_PS)) if np.isfinite(starts.gold_PS).any() else 0.0
-        scale = Scale(starts, reward_sd or float("nan"), gold_sd or float("nan"))
         found, queries = self._search(starts)
         attacks = {SEARCH: [candidate.response for candidate in found]}
         if starts.reward_PS.shape[1] > 1:
@@ -178,6 +176,14 @@ class Scale:
     starts: ScoredResponses
     reward_sd: float
     gold_sd: float
+
+
+def spread(values_PS: FloatArray) -> float:
+    """Return the standard deviation of the scored values; NaN without any, or if they are equal up to rounding."""
+    scored_N = values_PS[np.isfinite(values_PS)]
+    # the standard deviation of equal values is rarely exactly 0 in floating point
+    varies = scored_N.size and np.ptp(scored_N) > 1e-9 * np.abs(scored_N).max()
+    return float(scored_N.std()) if varies else math.nan
 
 
 def samples_of_rows(rows: Sequence[dict[str, Any]]) -> ScoredResponses:

@@ -107,7 +107,7 @@ def text_criteria(prompt: str, response: str) -> tuple[float, ...]:
     repeated = len(requested & set(words)) / len(requested) if requested else 0.0
     varied = len(set(words)) / len(words) if words else 0.0
     finished = float(response.rstrip().endswith((".", "!", "?")))
-    opening = float(response.lstrip("\"' ").lower().startswith(Programmatic().affirmations))
+    opening = float(Programmatic().affirms(response))
     offers = sum(response.lower().count(phrase) for phrase in OFFERS)
     return float(len(words)), repeated, varied, finished, opening, float(offers)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +54,10 @@ class CallableReward:
         prompts = [episode.prompt for episode in episodes]
         responses = [episode.response for episode in episodes]
         # A row without the column passes None.
-        columns = {}
-        for column in self.columns:
-            columns[column] = [episode.task.metadata.get(column) for episode in episodes]
+        columns = {name: [episode.task.metadata.get(name) for episode in episodes] for name in self.columns}
         positional, named = _arguments(self.function, prompts, responses)
         try:
-            values = self.function(*positional, **named, **columns)
+            values = _plain(self.function(*positional, **named, **columns))
         except Exception as error:
             raise RewardFailed(
                 f"reward {self.name} failed in {raised_in(error, self.files)}: {type(error).__name__}: "
@@ -66,6 +66,21 @@ class CallableReward:
         scores_N = scores(values, responses, f"reward {self.name}")
         self.returned_nan += nan_count(values)
         return RewardBatch(scores_N)
+
+
+def _plain(values: Any) -> Any:
+    """Return what a function returned as numbers: the result of a coroutine, the items of a generator, of a tensor."""
+    if inspect.iscoroutine(values):
+        # In a thread of its own, because a notebook has a running event loop in this one.
+        with ThreadPoolExecutor(1) as pool:
+            values = pool.submit(asyncio.run, values).result()
+    if hasattr(values, "detach"):  # also on a GPU, with a gradient, or in bfloat16, which NumPy does not read
+        return values.tolist()
+    if isinstance(values, Iterator):
+        values = list(values)
+    if isinstance(values, (list, tuple)):
+        return [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
+    return values
 
 
 def _arguments(
@@ -79,9 +94,8 @@ def _arguments(
     texts = {"prompts": list(prompts), "responses": list(responses), "completions": list(responses)}
     if not _called_by_name(function):
         return [texts["prompts"], texts["responses"]], {}
-    parameters = inspect.signature(function).parameters.values()
-    parameter_names = {parameter.name for parameter in parameters}
-    named = {name: text for name, text in texts.items() if name in parameter_names}
+    parameters = _parameters(function)
+    named = {parameter.name: texts[parameter.name] for parameter in parameters if parameter.name in texts}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         named["prompts"] = texts["prompts"]  # TRL always passes the prompts if the function accepts **kwargs
     return [], named
@@ -115,12 +129,7 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
     if corpus.answers and "answer" not in known:
         known.append("answer")
     _check_texts(function, name)
-    parameters = _further_parameters(function)
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        # A column with the name of a text would be passed twice.
-        texts = TEXTS if _called_by_name(function) else [parameter.name for parameter in _parameters(function)[:2]]
-        return [column for column in known if column not in texts]
-    unknown = [p.name for p in parameters if p.name not in known and p.default is p.empty]
+    unknown = [name for name in required_columns(function) if name not in known]
     if unknown:
         expected = ", ".join(map(repr, unknown))
         there = ", ".join(map(repr, known)) or "none"
@@ -128,6 +137,11 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
             f"reward {name} takes {expected}, which no row of data={corpus.name} has (it has: {there}); give the "
             "parameter a default, or add the column to the data"
         )
+    parameters = _further_parameters(function)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        # A column with the name of a text would be passed twice.
+        texts = TEXTS if _called_by_name(function) else [parameter.name for parameter in _parameters(function)[:2]]
+        return [column for column in known if column not in texts]
     return [parameter.name for parameter in parameters if parameter.name in known]
 
 
@@ -162,9 +176,9 @@ def _parameters(function: Function) -> list[inspect.Parameter]:
         return []
 
 
-def required_columns(settings: PythonCallable) -> list[str]:
-    """Return the columns that the function requires. Raise ConfigError if it cannot be loaded."""
-    parameters = _further_parameters(load_function(settings))
+def required_columns(function: Function) -> list[str]:
+    """Return the columns that a function requires."""
+    parameters = _further_parameters(function)
     return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
 
 

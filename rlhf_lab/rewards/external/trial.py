@@ -30,10 +30,10 @@ def trial_problems(settings: PythonCallable, data: DataSource) -> list[str]:
     is the usual result of 0/0, and a function can return None to abstain.
     """
     try:
-        load_function(settings)
+        function = load_function(settings)
         corpus = few_rows(data)
         # Without data, placeholder prompts are enough unless the function needs columns.
-        if corpus is None and required_columns(settings):
+        if corpus is None and required_columns(function):
             return []
         reward = make_reward(settings, corpus or Corpus(name="", train=[], test=[], fingerprint=""))
     except ConfigError as error:

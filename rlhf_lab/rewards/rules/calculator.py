@@ -1,6 +1,6 @@
 """Calculator that checks the equations of a response. No part of the text is executed.
 
-Not supported: percentages, powers, units, numbers in words, and equations over several lines.
+Percentages, powers, numbers in words, and equations over several lines are skipped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from rlhf_lab.environments.maths.expressions import decimals_of, evaluate, forma
 from rlhf_lab.rewards.rules.settings import Calculator
 from rlhf_lab.training.run import Run
 
-TIMES = re.compile(r"(?<=[0-9)])[ \t]*x[ \t]*(?=[0-9($])")
-"""An x between two numbers is a multiplication sign."""
+TIMES = re.compile(r"(?<=[0-9)])[ \t]*x[ \t]*(?=[0-9($])|\\(?:times|cdot)\b")
+"""A multiplication sign of LaTeX, or an x between two numbers."""
 BULLET = re.compile(r"^[ \t]*[-*•][ \t]+", re.MULTILINE)
 """A list marker, which would read as a minus or times sign."""
 RUN = re.compile(r"[-0-9.,()+*/×÷−$ \t=]+")
 """Text that may contain equations: only numbers, operators and equals signs."""
+CONTINUED = re.compile(r"(?:[\w^!}]|\d:|\\[a-zA-Z]+[ \t]*)$")
+"""End of a text whose expression goes on with the next number: "sqrt" before "(16) + 2", "3^" before "2 + 1"."""
+MODIFIER = re.compile(r"\s*(?:\\?%|percent\b|\^|[Rr](?:em(?:ainder)?)?\b)")
+"""Text that changes the value of the number before it."""
 PUNCTUATION = re.compile(r"[.,](?:[ \t]+|$)")
 """The end of a sentence or clause, as opposed to a decimal point or a comma between thousands."""
 OPERATOR = re.compile(r"[0-9) ][ \t]*[-+*/×÷−]")
@@ -70,12 +74,19 @@ def with_results(text: str) -> str:
 def _sides(text: str) -> Iterator[tuple[Fraction, Fraction, str]]:
     """Yield (value of the left side, value of the right side, right side) of each equation of a text."""
     # List markers are removed first, because "-" and "*" would be read as operators.
-    text = TIMES.sub("*", BULLET.sub("", text))
-    for run in RUN.findall(text):
-        for left, right in pairwise(run.split("=")):
+    text = TIMES.sub("*", BULLET.sub("", text)).replace("\\div", "/")
+    for run in (run for run in RUN.finditer(text) if "=" in run[0]):
+        clauses = [PUNCTUATION.split(side.strip()) for side in run[0].split("=")]
+        # Words and signs next to the run may belong to its first or last expression, which is then incomplete.
+        expression = run[0].lstrip()
+        before = text[: run.end() - len(expression)].rpartition("\n")[2][-LONGEST:]
+        if CONTINUED.search(before) or (before.strip() and expression.startswith(("- ", "− "))):
+            clauses[0][0] = ""
+        if MODIFIER.match(text, run.end()):
+            clauses[-1][-1] = ""
+        for left_clauses, right_clauses in pairwise(clauses):
             # Only the last clause before an equals sign and the first clause after it belong to the equation.
-            left = PUNCTUATION.split(left.strip())[-1]
-            right = PUNCTUATION.split(right.strip())[0]
+            left, right = left_clauses[-1], right_clauses[0]
             left_value, right_value = _evaluate_side(left), _evaluate_side(right)
             if left_value is None or right_value is None:
                 continue

@@ -28,7 +28,7 @@ class ProgrammaticReward:
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Score responses. Parts: `short` rates the length in [0, 1], `affirms` is 1 for a hollow opening."""
         words = np.array([len(text.split()) for text in responses], dtype=np.float64)
-        affirms = np.array([self._affirms(text) for text in responses], dtype=np.float64)
+        affirms = np.array([self.settings.affirms(text) for text in responses], dtype=np.float64)
         if self.settings.mode == "binary":
             short = (words <= self.short_words).astype(np.float64)
             return RewardBatch(short * (1 - affirms), {"short": short, "affirms": affirms})
@@ -38,10 +38,6 @@ class ProgrammaticReward:
     def _shortness(self, words: FloatArray) -> FloatArray:
         """Return 1 up to `short_words` words, falling linearly to 0 at `long_words`."""
         return np.clip((self.long_words - words) / (self.long_words - self.short_words), 0.0, 1.0)
-
-    def _affirms(self, text: str) -> bool:
-        """Return True if a response starts with a hollow affirmation."""
-        return text.lstrip("\"' ").lower().startswith(self.settings.affirmations)
 
 
 def build(settings: Programmatic, run: Run) -> ProgrammaticReward:

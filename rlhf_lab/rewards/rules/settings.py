@@ -97,6 +97,11 @@ class Programmatic(TermSettings):
     long_words: float | None = None
     affirmations: tuple[str, ...] = AFFIRMATIONS
 
+    def affirms(self, text: str) -> bool:
+        """Return True if a text starts with an affirmation, in whole words: "Surely" does not start with "sure"."""
+        opening = text.lower().replace("’", "'").lstrip("\"'“ \t\r\n")
+        return any(opening.startswith(x) and not opening[len(x) :][:1].isalpha() for x in self.affirmations)
+
     def rules(self) -> tuple[Rule, ...]:
         low, high = self.short_words, self.long_words
         return (

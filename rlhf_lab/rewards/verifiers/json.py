@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from jsonschema import validators
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -38,8 +39,10 @@ class JsonVerifier:
     def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
         """Return the score with its parts. Raise DataError for a row whose schema is invalid."""
         settings = self.settings
-        schema = metadata.get(settings.column, settings.schema)
-        if schema is None or schema == "":
+        schema = metadata.get(settings.column)
+        # a table has null, or an empty cell, in rows without a schema
+        schema = settings.schema if schema is None or schema == "" else schema
+        if schema == "":
             return ABSTAINS
         validator = _validator(schema if isinstance(schema, str) else json.dumps(schema))
         value = read_json(response_json(response, settings.fenced))
@@ -91,8 +94,16 @@ def _validator(schema: str) -> Validator:
     except (ValueError, SchemaError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"column schema is not a JSON schema ({reason}): {schema[:80]}; correct the row") from error
+    cls = validators.extend(cls, {"multipleOf": _multiple_of})
     # An empty registry resolves references inside the schema and fetches nothing from the network.
     return cls(document, registry=Registry())
+
+
+def _multiple_of(validator: Validator, step: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """Check numbers as they are written. As floats, 19.99 is no multiple of 0.01, and large integers overflow."""
+    del schema
+    if validator.is_type(value, "number") and Fraction(str(value)) % Fraction(str(step)):
+        yield ValidationError(f"{value} is not a multiple of {step}")
 
 
 def _is_valid(validator: Validator, value: Any) -> bool:

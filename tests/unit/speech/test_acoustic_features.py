@@ -12,7 +12,7 @@ from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_n
 from rlhf_lab.core.errors import ArtifactError, DataError, LabError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound import features
-from rlhf_lab.packs.speech.sound.audio import write_wav
+from rlhf_lab.packs.speech.sound.audio import level_problem, write_wav
 from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache
 from rlhf_lab.packs.speech.sound.features import (
     FEATURES,
@@ -22,6 +22,7 @@ from rlhf_lab.packs.speech.sound.features import (
     extract_many,
     fill_undefined,
 )
+from rlhf_lab.packs.speech.sound.phone_models import observe
 from rlhf_lab.packs.speech.sound.spectrum import spectra
 
 
@@ -295,7 +296,20 @@ def test_keys_do_not_change():
     clip = Audio(np.arange(10, dtype=np.float32) / 10, RATE)
     assert content_key(clip) == content_key(Audio(clip.samples_N.copy(), RATE))
     assert content_key(clip) != content_key(Audio(clip.samples_N[::-1].copy(), RATE))
-    # of VERSION 1; if these numbers change, raise it and write the new ones here
+    # of VERSION 2; if these numbers change, raise it and write the new ones here
     found = extract(audio(with_noise(harmonics(glide(110, 220, 0.5)), 12)))
-    assert features.VERSION == 1
-    np.testing.assert_allclose(found, [3.4517, 9.7022, 1, 0.36391, 0.45878, 2272.87, 0], rtol=1e-3)
+    assert features.VERSION == 2
+    np.testing.assert_allclose(found, [3.4517, 9.7022, 1, 0.3639, 0.45227, 2272.67, 0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("library", ["numpy", "librosa"])
+def test_a_constant_offset_changes_no_feature(library):
+    """An offset of .001, 33 steps of 16-bit PCM, is as loud as the limit of silence."""
+    sound_N = np.concatenate([with_noise(tone(150, 0.3), 12), silence(0.3)]).astype(np.float32)
+    expected = extract(Audio(sound_N, RATE), library=library)
+    for offset in (0.001, 0.05):
+        found = extract(Audio(sound_N + np.float32(offset), RATE), library=library)
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+        observed = observe(Audio(sound_N + np.float32(offset), RATE))
+        np.testing.assert_allclose(observed, observe(Audio(sound_N, RATE)), atol=0.1)
+    assert level_problem(Audio(np.full(RATE, 0.2, np.float32), RATE)).startswith("is silence")

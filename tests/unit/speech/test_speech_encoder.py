@@ -111,6 +111,12 @@ def test_silent_clips_do_not_move_the_scale():
             model.with_scale(too_few)
 
 
+def test_a_trunk_in_half_precision_is_read_as_float32(tmp_path):
+    load_trunk("", 0).half().save_pretrained(tmp_path)
+    scorer = SpeechScorer(load_trunk(str(tmp_path), 0), frozen=True)
+    assert scorer(torch.ones(1, 4000)).dtype == torch.float32
+
+
 def test_a_folder_that_is_no_trunk(tmp_path):
     with pytest.raises(ConfigError, match=r"algorithm\.trunk=.* cannot be read as a Wav2Vec2 model"):
         load_trunk(str(tmp_path), seed=0)

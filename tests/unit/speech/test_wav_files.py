@@ -132,7 +132,7 @@ def test_silence(tmp_path):
     # 66 dB below full scale
     write_wav(path, Audio(SOUND.samples_N * np.float32(0.0005 / loud(SOUND)), RATE))
     assert "is silence: the level of its loudest 25 ms is -66 dBFS, and the minimum is -60" in refused(path)
-    assert read_audio(path, limits=None).seconds == pytest.approx(0.2)
+    assert read_audio(path, any_level=True).seconds == pytest.approx(0.2)
     write_wav(path, Audio(SOUND.samples_N * np.float32(0.002 / loud(SOUND)), RATE))
     assert loudest_dbfs(read_audio(path)) == pytest.approx(-54, abs=0.5)
 
@@ -153,10 +153,24 @@ def test_clipping(tmp_path):
     assert 0.05 < clipped_fraction(clipped) <= fraction
     write_wav(path, clipped)
     assert f"is clipped: {clipped_fraction(clipped):.2%} of its samples are in runs at full scale" in refused(path)
-    assert len(read_audio(path, limits=None).samples_N) == len(clipped.samples_N)
+    assert len(read_audio(path, any_level=True).samples_N) == len(clipped.samples_N)
     # a peak that is brought to full scale is no clipping
     write_wav(path, Audio(SOUND.samples_N * 2, RATE))
     assert level_problem(read_audio(path)) is None
+
+
+def test_floats_beyond_full_scale_are_not_said_to_be_clipped(tmp_path):
+    wavfile.write(tmp_path / "a.wav", RATE, SOUND.samples_N * 32767)
+    message = refused(tmp_path / "a.wav")
+    assert "expected −1…1. Divide the samples by their peak" in message and "clipped" not in message
+
+
+def test_mu_law_is_read_with_librosa(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    path = tmp_path / "a.wav"
+    soundfile.write(path, SOUND.samples_N, RATE, subtype="ULAW")
+    assert "read it with library=librosa" in refused(path)
+    assert np.abs(read_audio(path, library="librosa").samples_N - SOUND.samples_N).max() < 0.02
 
 
 def test_runs_at_full_scale():

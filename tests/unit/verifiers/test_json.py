@@ -56,11 +56,18 @@ def test_where_the_json_is():
 def test_a_schema_as_text_one_for_all_rows_and_none():
     assert JsonVerifier(Json()).score({"schema": '{"type": "array"}'}, "p", "[]") == 1
     general = JsonVerifier(Json(schema='{"type": "array"}'))
-    assert general.score({}, "p", "[]") == 1
+    assert general.score({}, "p", "[]") == general.score({"schema": None}, "p", "[]") == 1  # null in a table
     assert general.score(FACTS, "p", "[]") == 0  # the row's own schema counts
     assert math.isnan(JsonVerifier(Json()).score({}, "p", "[]"))
     assert JsonVerifier(Json(column="form")).score({"form": {"type": "array"}, "schema": POINT}, "p", "[]") == 1
     assert JsonVerifier(Json()).score({"schema": {}}, "p", "null") == 1  # {} accepts every value
+
+
+@pytest.mark.parametrize(
+    ("response", "score"), [("19.99", 1), ("1e2", 1), ("1" + "0" * 400, 1), ("19.999", 0), ('"x"', 1)]
+)
+def test_multiples_are_exact(response, score):
+    assert JsonVerifier(Json()).score({"schema": {"multipleOf": 0.01}}, "p", response) == score
 
 
 @pytest.mark.parametrize("schema", [{"type": "obect"}, "{", {"properties": 3}])

@@ -96,8 +96,8 @@ def load_trunk(source: str, seed: int) -> Any:
             torch.manual_seed(seed)
             return Wav2Vec2Model(Wav2Vec2Config(**TINY)).eval()
     try:
-        # masked spans and dropped layers would add noise to the score of a clip
-        trunk = Wav2Vec2Model.from_pretrained(source, apply_spec_augment=False, layerdrop=0.0)
+        # masked spans and dropped layers would add noise to the score of a clip; samples and head are float32
+        trunk = Wav2Vec2Model.from_pretrained(source, dtype=torch.float32, apply_spec_augment=False, layerdrop=0.0)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"algorithm.trunk={source} cannot be read as a Wav2Vec2 model ({error}); name a directory with config.json "

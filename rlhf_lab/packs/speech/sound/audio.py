@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import write_bytes
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound import librosa_files
+from rlhf_lab.packs.speech.sound.frame_grid import without_offset
 
 RATE = 16000
 """Sampling rate of all speech in rlhf_lab, in Hz."""
@@ -30,23 +30,10 @@ Library = Literal["numpy", "librosa"]
 """Library that measures audio: `numpy` stands for NumPy and SciPy, `librosa` also reads other formats than WAV."""
 FULL_SCALE = 1 - 1 / PCM_STEPS
 """Maximum sample of 16-bit PCM. Samples beyond it are clipped to this value."""
-
-
-@dataclass(frozen=True)
-class AudioRequirements:
-    """Levels that audio must have for its features to be meaningful.
-
-    Args:
-        silence_dbfs: a clip whose loudest 25 ms are below this level counts as silence; dB relative to a square wave
-            at full scale.
-        clipped_fraction: maximum fraction of samples in runs at full scale; clipping adds harmonics to the signal.
-    """
-
-    silence_dbfs: float = -60.0
-    clipped_fraction: float = 0.001
-
-
-USABLE = AudioRequirements()
+SILENCE_DBFS = -60.0
+"""Minimum level of the loudest 25 ms of a clip in dB relative to a square wave at full scale; below it is silence."""
+CLIPPED_FRACTION = 0.001
+"""Maximum fraction of samples in runs at full scale; clipping adds harmonics to the signal."""
 
 
 def read_audio(
@@ -54,7 +41,7 @@ def read_audio(
     rate: int = RATE,
     *,
     resample: bool = False,
-    limits: AudioRequirements | None = USABLE,
+    any_level: bool = False,
     library: Library = "numpy",
 ) -> Audio:
     """Read an audio file with one channel. WAV files may have 8- to 32-bit PCM or float.
@@ -62,12 +49,12 @@ def read_audio(
     Args:
         rate: required sampling rate in Hz.
         resample: True to convert other rates to `rate`; False to reject them.
-        limits: required levels; None also accepts silence and clipping.
+        any_level: True to accept silence and clipping too.
         library: `librosa` also reads other formats than WAV, and resamples with soxr instead of a polyphase filter.
 
     Raises:
         DataError: the file is missing, damaged or empty, or its format cannot be read. Also raised for several
-            channels, another rate, NaN or infinite samples, and a level outside `limits`.
+            channels, another rate, NaN or infinite samples, silence and clipping.
         MissingDependency: `library` is not installed.
     """
     path = Path(path)
@@ -80,19 +67,19 @@ def read_audio(
     if not np.isfinite(samples_N).all():
         count = int((~np.isfinite(samples_N)).sum())
         raise DataError(f"{path} has {count} samples that are NaN or infinite; generate it again, or leave it out")
+    # levels are checked before resampling, because the filter moves clipped samples away from full scale
+    problem = None if any_level else level_problem(Audio(samples_N, found_rate))
+    if problem:
+        raise DataError(f"{path} {problem}")
     if found_rate != rate:
         if not resample:
             raise DataError(
                 f"{path} has {found_rate} samples per second; expected {rate}. Set resample=true, or convert the file: "
                 f"{_conversion(path, rate)}"
             )
-        # levels are checked before resampling, because the filter moves clipped samples away from full scale
-        _check_levels(Audio(samples_N, found_rate), str(path), limits)
         change_rate = librosa_files.resample if library == "librosa" else resample_polyphase
         samples_N = change_rate(samples_N, found_rate, rate)
-    audio = Audio(samples_N, rate)
-    _check_levels(audio, str(path), limits)
-    return audio
+    return Audio(samples_N, rate)
 
 
 def write_wav(path: Path | str, audio: Audio) -> None:
@@ -113,28 +100,31 @@ def wav_bytes(audio: Audio) -> bytes:
     return content.getvalue()
 
 
-def level_problem(audio: Audio, limits: AudioRequirements = USABLE) -> str | None:
-    """Describe why the levels of a clip are outside the limits and how to fix it; None if they are within."""
+def level_problem(audio: Audio) -> str | None:
+    """Describe why a clip is silent or clipped, and how to fix it; None if it is neither."""
     loudest = loudest_dbfs(audio)
-    if loudest < limits.silence_dbfs:
+    if loudest < SILENCE_DBFS:
         return (
             f"is silence: the level of its loudest 25 ms is {loudest:.0f} dBFS, and the minimum is "
-            f"{limits.silence_dbfs:.0f}; record or generate it again, or leave it out"
+            f"{SILENCE_DBFS:.0f}; record or generate it again, or leave it out"
         )
     fraction = clipped_fraction(audio)
-    if fraction > limits.clipped_fraction:
-        return (
-            f"is clipped: {fraction:.2%} of its samples are in runs at full scale, and the limit is "
-            f"{limits.clipped_fraction:.2%}; "
-            "record or generate it at a lower level (reducing the volume now does not restore the clipped samples)"
-        )
-    return None
+    if fraction <= CLIPPED_FRACTION:
+        return None
+    peak = np.abs(audio.samples_N).max()
+    if peak > 1:  # possible in a file of floats
+        return f"has samples up to {peak:.3g}; expected −1…1. Divide the samples by their peak"
+    return (
+        f"is clipped: {fraction:.2%} of its samples are in runs at full scale, and the limit is "
+        f"{CLIPPED_FRACTION:.2%}; "
+        "record or generate it at a lower level (reducing the volume now does not restore the clipped samples)"
+    )
 
 
 def loudest_dbfs(audio: Audio) -> float:
-    """Return the root mean square of the loudest 25 ms in dB of full scale; −inf for zeros or no samples."""
+    """Return the root mean square of the loudest 25 ms in dB of full scale, without offset; −inf for silence."""
     size = max(1, round(0.025 * audio.rate))
-    power_N = audio.samples_N.astype(np.float64) ** 2
+    power_N = without_offset(audio.samples_N).astype(np.float64) ** 2
     # padded with zeros to a multiple of the block size
     padded_N = np.pad(power_N, (0, -len(power_N) % size))
     loudest = padded_N.reshape(-1, size).mean(axis=1).max(initial=0.0)
@@ -158,12 +148,6 @@ def clipped_fraction(audio: Audio) -> float:
     return float(is_clipped_N.mean())
 
 
-def _check_levels(audio: Audio, name: str, limits: AudioRequirements | None) -> None:
-    problem = level_problem(audio, limits) if limits else None
-    if problem:
-        raise DataError(f"{name} {problem}")
-
-
 def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[Any]]:
     """Return the rate and the samples in their stored type."""
     from scipy.io import wavfile
@@ -172,7 +156,7 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
         raise DataError(f"{path} is not a file; name a WAV file, or a directory of WAV files")
     if not path.stat().st_size:
         raise DataError(f"{path} is empty; copy or generate it again, or leave it out")
-    # SciPy also reads WAV files with library=librosa, because it notices files that are cut off
+    # SciPy reads WAV files with library=librosa too, because it notices files that are cut off
     if library == "librosa" and path.suffix.lower() != ".wav":
         return librosa_files.read_samples(path)
     with warnings.catch_warnings():
@@ -189,6 +173,8 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
             raise
         # for damaged files SciPy's parser raises many types: struct.error, UnboundLocalError, ZeroDivisionError
         except Exception as error:
+            if library == "librosa":  # it also reads WAV files in μ-law, ADPCM and other encodings
+                return librosa_files.read_samples(path)
             raise DataError(
                 f"{path} is damaged or not a WAV file ({error}). If it has another audio format, read it with "
                 f"library=librosa, or convert it: {_conversion(path, rate)}; otherwise copy or generate it again"

@@ -89,7 +89,7 @@ class Espeak:
         path = self._path(text, options)
         if path.is_file():
             with suppress(DataError):  # a damaged cache file is replaced
-                return read_audio(path, limits=None).samples_N
+                return read_audio(path, any_level=True).samples_N
         with TemporaryDirectory(dir=scratch_dir()) as temporary:
             generated = Path(temporary) / "said.wav"
             # the extent of pitch movement has no command-line option, only an SSML attribute
@@ -98,7 +98,7 @@ class Espeak:
                 *("-m", "-b", "1", "-v", options.voice, "-s", str(options.words_per_minute)),
                 *("-p", str(options.pitch), "-a", str(options.amplitude), "-w", str(generated), marked),
             )
-            audio = read_audio(generated, RATE, resample=True, limits=None)
+            audio = read_audio(generated, RATE, resample=True, any_level=True)
         with suppress(OSError):  # the cache is optional: without write access the text is synthesised again next time
             make_dir(path.parent)
             # several processes may synthesise the same text; each one writes its own temporary file

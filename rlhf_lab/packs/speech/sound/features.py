@@ -32,7 +32,7 @@ from rlhf_lab.packs.speech.sound.spectrum import MEL_FILTERS, Spectra, spectra
 
 PitchTracker = Literal["autocorrelation", "pyin"]
 """Tracker of F0: `autocorrelation` is periodicity.py, `pyin` that of librosa, which has no harmonics-to-noise ratio."""
-VERSION = 1
+VERSION = 2
 """Version of the features. Increase it if a feature of the same clip changes, so that old cache entries are ignored."""
 
 

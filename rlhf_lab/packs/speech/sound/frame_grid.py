@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 HOP_SECONDS = 0.01
 
 
+def without_offset(samples_N: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the samples minus their mean: a constant offset is inaudible, but has a level and repeats at any lag."""
+    mean = samples_N.mean(dtype=np.float64) if len(samples_N) else 0.0
+    return (samples_N - mean).astype(np.float32)
+
+
 def hop_samples(rate: int, hop_seconds: float = HOP_SECONDS) -> int:
     return round(rate * hop_seconds)
 

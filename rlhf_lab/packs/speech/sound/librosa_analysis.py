@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.frame_grid import HOP_SECONDS, first_start, frame_count, hop_samples
+from rlhf_lab.packs.speech.sound.frame_grid import first_start, frame_count, hop_samples, without_offset
 from rlhf_lab.packs.speech.sound.librosa_files import import_librosa
-from rlhf_lab.packs.speech.sound.periodicity import TRACKING, PitchTracking
+from rlhf_lab.packs.speech.sound.periodicity import TRACKING
 from rlhf_lab.packs.speech.sound.spectrum import LOWEST_POWER, MEL_FILTERS, WINDOW_SECONDS, Spectra
 
 
@@ -67,16 +67,16 @@ def spectra(audio: Audio) -> LibrosaSpectra:
     return LibrosaSpectra((np.abs(transformed_FT) ** 2).T, frequencies_F, level_T, audio.rate)
 
 
-def pyin_f0(audio: Audio, tracking: PitchTracking = TRACKING) -> NDArray[np.float64]:
+def pyin_f0(audio: Audio) -> NDArray[np.float64]:
     """Return F0 in Hz by pYIN (Mauch and Dixon 2014) on the frames of `periodicity`, (T,); 0 for unvoiced frames."""
-    hop = hop_samples(audio.rate, HOP_SECONDS)
+    hop = hop_samples(audio.rate)
     if not frame_count(len(audio.samples_N), hop):
         return np.zeros(0)
-    window = round(tracking.window_seconds * audio.rate)
+    window = round(TRACKING.window_seconds * audio.rate)
     f0_T, voiced_T, _ = import_librosa().pyin(
         _padded(audio, window, hop),
-        fmin=tracking.f0_min,
-        fmax=tracking.f0_max,
+        fmin=TRACKING.f0_min,
+        fmax=TRACKING.f0_max,
         sr=audio.rate,
         frame_length=window,
         hop_length=hop,
@@ -95,6 +95,6 @@ def _padded(audio: Audio, window: int, hop: int, *, extra: int = 0, size: int = 
     before = first_start(window, hop) + extra
     needed = (frame_count(len(audio.samples_N), hop) - 1) * hop + (size or window)
     after = max(0, needed - before - len(audio.samples_N))
-    padded = np.pad(audio.samples_N.astype(np.float32, copy=False), (before, after))
+    padded = np.pad(without_offset(audio.samples_N), (before, after))
     # samples after the last frame would start another one
     return padded[:needed]

@@ -22,7 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.frame_grid import HOP_SECONDS, first_start, frame_count, frames, hop_samples
+from rlhf_lab.packs.speech.sound.frame_grid import (
+    HOP_SECONDS,
+    first_start,
+    frame_count,
+    frames,
+    hop_samples,
+    without_offset,
+)
 
 UPSAMPLING = 2
 """Lags per sample. Without upsampling, the parabola underestimates an HNR of 25 dB, where r is .997, by up to 3 dB."""
@@ -144,8 +151,7 @@ class _Candidates:
 
 
 def _candidates(audio: Audio, hop: int, tracking: PitchTracking) -> _Candidates:
-    # a constant offset would correlate with itself at every lag
-    samples_N = audio.samples_N - audio.samples_N.mean(dtype=np.float64) if len(audio.samples_N) else audio.samples_N
+    samples_N = without_offset(audio.samples_N)
     window = round(tracking.window_seconds * audio.rate)
     frames_TW = frames(samples_N, window, hop)
     # marks the samples of each window that are inside the clip; `frames` fills the others with zeros

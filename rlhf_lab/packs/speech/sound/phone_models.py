@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.media import Audio
+from rlhf_lab.packs.speech.sound.frame_grid import without_offset
 from rlhf_lab.packs.speech.sound.spectrum import spectra
 
 COEFFICIENTS = 13
@@ -37,7 +38,7 @@ def observe(audio: Audio) -> NDArray[np.float32]:
 
     # added before the spectra are computed, so that the observations include the silence
     around = np.zeros(round(SILENCE_AROUND * audio.rate), np.float32)
-    measured = spectra(Audio(np.concatenate([around, audio.samples_N, around]), audio.rate))
+    measured = spectra(Audio(np.concatenate([around, without_offset(audio.samples_N), around]), audio.rate))
     levels_TM = measured.mel_levels_TM()
     levels_TM = np.maximum(levels_TM, levels_TM.max() - DYNAMIC_RANGE)
     mfcc_TC = fft.dct(levels_TM, type=2, axis=1, norm="ortho")[:, :COEFFICIENTS]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rlhf_lab.core.errors import ArtifactError, DataError
 from rlhf_lab.core.files import replacing
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.audio import USABLE, loudest_dbfs
+from rlhf_lab.packs.speech.sound.audio import SILENCE_DBFS, loudest_dbfs
 from rlhf_lab.packs.speech.sound.phone_models import Gaussians, observe
 from rlhf_lab.packs.speech.sound.viterbi import JUMP, forced_path, free_path
 
@@ -75,10 +75,7 @@ class Recogniser:
 
         Observations are relative to the loudest frame, so the recogniser cannot detect silence itself.
         """
-        return [
-            [] if loudest_dbfs(clip) < USABLE.silence_dbfs else phones
-            for clip, phones in zip(clips, heard, strict=True)
-        ]
+        return [[] if loudest_dbfs(clip) < SILENCE_DBFS else phones for clip, phones in zip(clips, heard, strict=True)]
 
     def compare(self, clips: Sequence[Audio], reference_phones: Sequence[Sequence[str]]) -> IntelligibilityScores:
         """Compare each clip with its reference phones.

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound.audio import USABLE
-from rlhf_lab.packs.speech.sound.frame_grid import frames, hop_samples
+from rlhf_lab.packs.speech.sound.audio import SILENCE_DBFS
+from rlhf_lab.packs.speech.sound.frame_grid import frames, hop_samples, without_offset
 
 WINDOW_SECONDS = 0.025
 MEL_FILTERS = 40
 SILENCE_DB = 40.0
 """Range in dB below the loudest frame; frames below this range are silent."""
-SILENCE_DBFS = USABLE.silence_dbfs
 LOWEST_POWER = 1e-10
 """Power added to each filter before the logarithm: −100 dB, below the noise of 16-bit PCM."""
 
@@ -74,7 +73,7 @@ def spectra(audio: Audio) -> Spectra:
 
     window = round(WINDOW_SECONDS * audio.rate)
     hann_W = np.hanning(window + 2)[1:-1].astype(np.float32)
-    frames_TW = frames(audio.samples_N, window, hop_samples(audio.rate))
+    frames_TW = frames(without_offset(audio.samples_N), window, hop_samples(audio.rate))
     # next power of two, for a fast transform
     length = 1 << (window - 1).bit_length()
     # the normalised window makes the result independent of the window length
