@@ -14,6 +14,7 @@ from rlhf_lab.core.errors import DataError
 
 SHOWN = 20
 """Maximum number of different problems in an error message, and of row ranges per problem."""
+LABELS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 LIST_OF_OBJECTS = re.compile(r"\s*\[\s*\{")
 START_OF_MESSAGES = re.compile(r"""\s*\[\s*\{\s*['"](role|content)['"]\s*:""")
 
@@ -132,6 +133,11 @@ def _is_message(item: object) -> bool:
 def is_text_list(value: object) -> TypeGuard[list[str]]:
     """Return True if a value is a list of texts, possibly an empty one."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def label_of(value: object) -> bool | None:
+    """Return a label as a truth value; None if it is none. A .csv has it as text, and pandas may write 1.0."""
+    return LABELS.get(str(value).strip().lower())
 
 
 def describe(value: object) -> str:
