@@ -55,6 +55,8 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
     else:
         messages = read_messages(value, settings.prompt, FORM)
         drop = NO_QUESTION if messages[-1]["role"] == "assistant" else None
+        if messages[-1]["role"] == "user" and not messages[-1]["content"].strip():
+            drop = EMPTY_PROMPT
         prompt = prompt_of(messages, tools)
     prompt = as_requested(prompt, settings)
     metadata, notes = metadata_of(values, texts, settings.fact_columns)
