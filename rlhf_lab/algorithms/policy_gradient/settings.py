@@ -312,8 +312,8 @@ class OnPolicySettings(TrainingSettings):
             (
                 # the factor is 1 − 0.2·responses/kl_horizon if the KL is far below its target
                 self.kl_controller != "adaptive" or self.responses < 5 * self.kl_horizon,
-                f"kl_horizon={self.kl_horizon:g} lets beta fall to 0 or below after the {self.responses} responses of an "
-                f"iteration; use {self.responses} or more",
+                f"kl_horizon={self.kl_horizon:g} lets beta fall to 0 or below after the {self.responses} responses of "
+                f"an iteration; use {self.responses} or more",
             ),
             (
                 advantage in self.advantages,
