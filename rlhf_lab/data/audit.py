@@ -11,7 +11,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data import transcript
 from rlhf_lab.data.audit_report import DROPPED, SPLITS, AuditReport, AuditResult, render
 from rlhf_lab.data.contamination import EvaluationItems
+from rlhf_lab.data.loading import short_digest
 
 __all__ = ["AuditReport", "AuditResult", "audit", "render"]
 
@@ -165,9 +165,9 @@ def _check_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], pr
     seen: set[tuple[bytes, ...]] = set()
     duplicates, contradictions = [], []
     for pair in pairs:
-        prompt = _short_digest(pair.prompt)
-        chosen = _short_digest(pair.chosen)
-        rejected = _short_digest(pair.rejected)
+        prompt = short_digest(pair.prompt)
+        chosen = short_digest(pair.chosen)
+        rejected = short_digest(pair.rejected)
         if (prompt, chosen, rejected) in seen:
             duplicates.append(pair)
         # the same pair with the opposite label
@@ -183,11 +183,6 @@ def _check_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], pr
     repeated = (pair for prompt, pair in pair_of_prompt.items() if counts[prompt] > 1)
     why = "pairs with the same prompt are not independent: cluster confidence intervals by prompt"
     _add_result(report, "prompt with several pairs", split, "prompts", why, list(counts), repeated)
-
-
-def _short_digest(text: str) -> bytes:
-    """Return a digest of 12 bytes, which replaces a text in sets of millions of texts to save memory."""
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 def _words_only(text: str) -> str:
@@ -216,12 +211,12 @@ OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
 def _check_overlap(report: AuditReport, corpus: Corpus) -> None:
     prompts = {pair.prompt: pair for pair in corpus.test}
     for check, (why, key) in OVERLAPS.items():
-        train = {_short_digest(key(prompt)) for prompt in corpus.prompts("train")}
+        train = {short_digest(key(prompt)) for prompt in corpus.prompts("train")}
         leaked = []
         for prompt, pair in prompts.items():
             prompt_key = key(prompt)
             # Prompts without a human turn have the key "" and would all match one another.
-            if prompt_key and _short_digest(prompt_key) in train:
+            if prompt_key and short_digest(prompt_key) in train:
                 leaked.append(pair)
         _add_result(report, check, "test", "prompts", why, list(prompts), leaked)
 

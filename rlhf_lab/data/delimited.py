@@ -7,21 +7,16 @@ numbered as in a spreadsheet: the header is row 1.
 
 from __future__ import annotations
 
-import ast
 import csv
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rlhf_lab.core import bounded_files
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.lines import file_lines
-from rlhf_lab.data.rows import BadRows, SourceRow, UnreadableMessages
+from rlhf_lab.data.rows import BadRows, SourceRow, decoded_messages
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-START_OF_MESSAGES = re.compile(r"""\[\{\s*['"](role|content)['"]\s*:""")
 
 
 def read_delimited(file: Path, bad: BadRows) -> Iterator[SourceRow]:
@@ -51,7 +46,7 @@ def read_delimited(file: Path, bad: BadRows) -> Iterator[SourceRow]:
         if problem:
             bad.add(str(file), number, problem)
         else:
-            values = map(_parse_field, fields)
+            values = map(decoded_messages, fields)
             yield SourceRow(str(file), number, dict(zip(header, values, strict=True)))
 
 
@@ -97,25 +92,3 @@ def _fields_problem(header: list[str], fields: list[str], delimiter: str) -> str
             byte = ord(field[error.start]) - 0xDC00  # "surrogateescape" decodes byte 0xNN as U+DCNN
             return f"column {name!r} contains the byte 0x{byte:02x}, which is not UTF-8; save the file as UTF-8"
     return None
-
-
-def _parse_field(field: str) -> Any:
-    """Return the text of a field, the list of messages that it encodes, or `UnreadableMessages`."""
-    if not field.startswith("[{") or "role" not in field:  # a fast test first: few fields contain messages
-        return field
-    # JSON first; pandas writes lists with single quotes, which only Python reads
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            value = parse(field)
-        except (ValueError, SyntaxError, RecursionError):
-            continue
-        return value if all(map(_is_message, value)) else field
-    if START_OF_MESSAGES.match(field) and field.endswith("}]"):
-        # pandas writes an array without commas; inserting them could change what a message says
-        return UnreadableMessages(field)
-    return field
-
-
-def _is_message(item: object) -> bool:
-    # a message with tool calls may have no content
-    return isinstance(item, dict) and "role" in item and ("content" in item or "tool_calls" in item)

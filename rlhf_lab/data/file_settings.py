@@ -300,7 +300,7 @@ class Verifiable(PromptFileSettings):
     """Prompts whose responses can be checked: against an answer, or by metadata columns such as tests.
 
     Args:
-        prompt: column of the prompt: text, with its spaces, or messages.
+        prompt: column of the prompt: text, with its spaces, a transcript, or messages.
         answer: column of the correct answer; "" if rewards read other columns.
         solution: column of a worked solution to imitate; "" if there is none.
         tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.

@@ -25,6 +25,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Pair
+from rlhf_lab.data.messages import FORM, read_messages
+from rlhf_lab.data.rows import RowProblem, label_of
 from rlhf_lab.data.transcript import (
     REPLY,
     SAID,
@@ -168,14 +170,20 @@ def to_standard(row: Row) -> dict[str, Any]:
     tools = row.get(TOOLS) or []
     if isinstance(tools, str):  # tables often hold the JSON of the list
         tools = parse_json(tools)
+    try:
+        texts = {
+            name: read_messages(list(row[name]), name, FORM) for name in TEXT_COLUMNS if _is_messages(row.get(name))
+        }
+    except RowProblem as problem:
+        raise DataError(str(problem)) from None
     converted = {}
     for column, value in row.items():
         if column == "prompt":
-            converted[column] = render(value, tools) + REPLY
-        elif column == "messages" or (name in WHOLE_CONVERSATIONS and column in TEXT_COLUMNS):
-            converted["text" if column == "messages" else column] = render(value, tools)
+            converted[column] = render(texts[column], tools) + REPLY
+        elif column in texts and (column == "messages" or name in WHOLE_CONVERSATIONS):
+            converted["text" if column == "messages" else column] = render(texts[column], tools)
         elif column != TOOLS:
-            converted[column] = completion_text(value) if column in TEXT_COLUMNS else value
+            converted[column] = completion_text(texts[column]) if column in texts else value
     return converted
 
 
@@ -204,10 +212,17 @@ def _read_implicit_preference(row: Row) -> Example:
 
 
 def _read_stepwise_supervision(row: Row) -> Example:
-    steps = tuple(zip(row["completions"], map(bool, row["labels"]), strict=True))
+    steps = tuple(zip(row["completions"], map(_label, row["labels"]), strict=True))
     completion = "".join(text for text, _ in steps)
     all_correct = all(correct for _, correct in steps)
     return Example(row["prompt"], (completion,), (all_correct,), steps)
+
+
+def _label(value: object) -> bool:
+    label = label_of(value)
+    if label is None:
+        raise DataError(f"a label is {value!r}; expected true or false, or 1 or 0")
+    return label
 
 
 READERS: dict[str, Callable[[Row], Example]] = {
@@ -216,7 +231,7 @@ READERS: dict[str, Callable[[Row], Example]] = {
     "prompt_completion": lambda row: Example(row["prompt"], (row["completion"],), (None,)),
     "preference": lambda row: Example(row["prompt"], (row["chosen"], row["rejected"]), (True, False)),
     "implicit_preference": _read_implicit_preference,
-    "unpaired_preference": lambda row: Example(row["prompt"], (row["completion"],), (bool(row["label"]),)),
+    "unpaired_preference": lambda row: Example(row["prompt"], (row["completion"],), (_label(row["label"]),)),
     "stepwise_supervision": _read_stepwise_supervision,
 }
 

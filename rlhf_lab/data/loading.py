@@ -86,7 +86,7 @@ class SplitReader:
             self.ties += len(split.chosen) == len(split.rejected)
         if split.drop:
             self.drop(split.drop, where)
-        elif also_in and _short_digest(split.prompt) in also_in:
+        elif also_in and short_digest(split.prompt) in also_in:
             self.drop(IN_TRAIN, where)
         elif self.full or self._place_is_reserved(split):
             self.drop(OVER_LIMIT, where)
@@ -120,7 +120,7 @@ class SplitReader:
         return self.report
 
 
-def _short_digest(prompt: str) -> bytes:
+def short_digest(prompt: str) -> bytes:
     """Return a digest of 16 bytes, which replaces a prompt in sets of millions of prompts to save memory."""
     return sha256(prompt.encode("utf-8", "surrogatepass")).digest()[:16]
 
@@ -166,7 +166,7 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
         _read_source(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
     else:
         _read_source(settings.path, settings, parse, lambda _: train, (train,), join=join, unreadable=train)
-        seen = {_short_digest(pair.prompt) for pair in train.pairs} - {_short_digest("")}
+        seen = {short_digest(pair.prompt) for pair in train.pairs} - {short_digest("")}
         _read_source(
             settings.test_path, settings, parse, lambda _: test, (test,), join=join, unreadable=test, also_in=seen
         )
@@ -269,14 +269,14 @@ def _sum_reports(*readers: SplitReader) -> SourceReport:
         total.longer += reader.longer
         total.ties += reader.ties
         total.compared += reader.compared
-        _add_counts(total.report.dropped, reader.report.dropped)
-        _add_counts(total.report.noted, reader.report.noted)
+        add_counts(total.report.dropped, reader.report.dropped)
+        add_counts(total.report.noted, reader.report.noted)
         # the example from the first split has priority
         total.report.examples = {**reader.report.examples, **total.report.examples}
     return total.finish()
 
 
-def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+def add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
     for reason, count in counts.items():
         totals[reason] = totals.get(reason, 0) + count
 

@@ -1,7 +1,8 @@
 """Columns of a row that contain messages or tools, checked and converted to one form.
 
-    messages   a list of {role, content} with the roles system, user, assistant and tool; the content is text, or a list
-               of text parts; an assistant's message may have tool_calls, a tool's result name and tool_call_id
+    messages   a list of {role, content} with the roles system, user, assistant and tool, or its JSON; the content is
+               text, or a list of text parts; an assistant's message may have tool_calls, a tool's result name and
+               tool_call_id
     tools      a list of definitions as chat templates take them, or its JSON
 
 Null values are removed: tables (Parquet, the hub) fill in the keys that other rows have. Arguments of calls that are
@@ -16,22 +17,29 @@ from typing import Any, cast
 
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.text import well_formed_value
 from rlhf_lab.core.tools import MALFORMED, declared_names, name_problem, read_arguments
-from rlhf_lab.data.rows import RowProblem, column, describe
+from rlhf_lab.data.rows import RowProblem, column, decoded_messages, describe
 from rlhf_lab.data.transcript import ROLES
 
 FORM = "text or a list of {role, content} messages"
 
 
+def decoded_column(values: Mapping[str, Any], name: str) -> Any:
+    """Return a column; if it is text that encodes a list of messages, that list."""
+    value = column(values, name)
+    return well_formed_value(decoded_messages(value)) if isinstance(value, str) else value
+
+
 def text_or_messages(values: Mapping[str, Any], name: str) -> str | list[Message]:
     """Return a column as text or as a non-empty list of messages. Raise RowProblem for anything else."""
-    value = column(values, name)
+    value = decoded_column(values, name)
     return value if isinstance(value, str) else read_messages(value, name, FORM)
 
 
 def messages_column(values: Mapping[str, Any], name: str) -> list[Message]:
     """Return a column as a non-empty list of messages. Raise RowProblem for anything else."""
-    return read_messages(column(values, name), name, "a list of {role, content} messages")
+    return read_messages(decoded_column(values, name), name, "a list of {role, content} messages")
 
 
 def read_messages(value: object, name: str, form: str) -> list[Message]:

@@ -18,7 +18,7 @@ from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.gsm8k import AnswerKey
-from rlhf_lab.data.loading import IN_TRAIN, fingerprint
+from rlhf_lab.data.loading import IN_TRAIN, add_counts, fingerprint
 from rlhf_lab.data.metadata import fingerprint_with_metadata
 from rlhf_lab.data.settings import Mix
 
@@ -133,6 +133,5 @@ def _sum(reports: Sequence[LoadReport]) -> LoadReport:
     kept = sum(report.kept for report in reports)
     total = LoadReport(rows, kept)
     for report in reports:
-        for reason, count in report.dropped.items():
-            total.dropped[reason] = total.dropped.get(reason, 0) + count
+        add_counts(total.dropped, report.dropped)
     return total

@@ -26,11 +26,11 @@ from rlhf_lab.data.split_rows import (
     SplitRow,
     check,
     prompt_of,
-    read_transcript,
     split_pair,
+    split_response,
     with_tools,
 )
-from rlhf_lab.data.transcript import SAID, normalise, render_prompt, response_text, unquote
+from rlhf_lab.data.transcript import REPLY, SAID, normalise, render_prompt, response_text
 
 PROMPT_REPEATED = "replies repeat the prompt"
 SEVERAL_MESSAGES = "reply is not one assistant message"
@@ -115,11 +115,13 @@ def strip_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool]
     `prompt` must not contain tool definitions, because the columns of the responses do not repeat them.
     """
     if isinstance(side, str):
-        # a side may be the full transcript, or only the response
-        transcript = read_transcript(side) if SAID.match(normalise(side)) else side
-        if transcript.startswith(prompt):
-            return unquote(transcript[len(prompt) :]).strip(), True
-        return completion_text(side), False
+        transcript = normalise(side)
+        if not SAID.match(transcript) or REPLY not in transcript:  # only the response
+            return completion_text(side), False
+        split = split_response(side)
+        if split is None or split[0] not in (prompt, REPLY):  # more turns than the prompt, or another prompt
+            return None
+        return split[1], split[0] == prompt
     if side[-1]["role"] != "assistant":
         return None
     response = response_text(side[-1])

@@ -14,10 +14,10 @@ from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.file_settings import PromptsData
 from rlhf_lab.data.loading import load_corpus
-from rlhf_lab.data.messages import read_messages, read_tools
+from rlhf_lab.data.messages import decoded_column, read_messages, read_tools
 from rlhf_lab.data.metadata import metadata_of
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, column, is_text_list
+from rlhf_lab.data.rows import MissingColumns, is_text_list
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
 from rlhf_lab.data.transcript import to_messages
 
@@ -37,7 +37,7 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
     problem = column_problem(values, settings)
     if problem:
         raise MissingColumns(problem)
-    value = column(values, settings.prompt)
+    value = decoded_column(values, settings.prompt)
     texts: tuple[str, ...] = (settings.prompt, settings.tools)
     drop = None
     tools = read_tools(values, settings.tools)
@@ -55,6 +55,8 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
     else:
         messages = read_messages(value, settings.prompt, FORM)
         drop = NO_QUESTION if messages[-1]["role"] == "assistant" else None
+        if messages[-1]["role"] == "user" and not messages[-1]["content"].strip():
+            drop = EMPTY_PROMPT
         prompt = prompt_of(messages, tools)
     prompt = as_requested(prompt, settings)
     metadata, notes = metadata_of(values, texts, settings.fact_columns)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
@@ -11,6 +14,9 @@ from rlhf_lab.core.errors import DataError
 
 SHOWN = 20
 """Maximum number of different problems in an error message, and of row ranges per problem."""
+LABELS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+LIST_OF_OBJECTS = re.compile(r"\s*\[\s*\{")
+START_OF_MESSAGES = re.compile(r"""\s*\[\s*\{\s*['"](role|content)['"]\s*:""")
 
 
 class SourceRow(NamedTuple):
@@ -23,7 +29,7 @@ class SourceRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnreadableMessages:
-    """Field of a .csv or .tsv that looks like a list of messages but is neither JSON nor Python notation."""
+    """Text that looks like a list of messages but is neither JSON nor Python notation."""
 
     text: str
 
@@ -101,9 +107,37 @@ def _ranges_in_words(numbers: Sequence[int]) -> str:
     return listed + (", …" if len(ranges) > SHOWN else "")
 
 
+def decoded_messages(value: str) -> Any:
+    """Return the list of messages that a text encodes, or `UnreadableMessages`; any other text unchanged."""
+    # a fast test first: few texts contain messages
+    if "role" not in value or not LIST_OF_OBJECTS.match(value):
+        return value
+    # JSON first; pandas writes lists with single quotes, which only Python reads
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            items = parse(value.strip())
+        except (ValueError, SyntaxError, RecursionError):
+            continue
+        return items if all(map(_is_message, items)) else value
+    if START_OF_MESSAGES.match(value) and value.rstrip().endswith("}]"):
+        # pandas writes an array without commas; inserting them could change what a message says
+        return UnreadableMessages(value)
+    return value
+
+
+def _is_message(item: object) -> bool:
+    # a message with tool calls may have no content
+    return isinstance(item, dict) and "role" in item and ("content" in item or "tool_calls" in item)
+
+
 def is_text_list(value: object) -> TypeGuard[list[str]]:
     """Return True if a value is a list of texts, possibly an empty one."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def label_of(value: object) -> bool | None:
+    """Return a label as a truth value; None if it is none. A .csv has it as text, and pandas may write 1.0."""
+    return LABELS.get(str(value).strip().lower())
 
 
 def describe(value: object) -> str:

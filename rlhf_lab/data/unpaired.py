@@ -16,7 +16,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.pairs import SEVERAL_MESSAGES, strip_prompt
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe
+from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, label_of
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
 
 EMPTY_REPLY = "empty reply"
@@ -25,7 +25,6 @@ MEANING = {
     "completion": "the response",
     "label": "true if the response was liked",
 }
-LABELS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def build(settings: Unpaired) -> Corpus:
@@ -60,10 +59,7 @@ def parse_row(values: Mapping[str, Any], settings: Unpaired) -> SplitRow:
 
 
 def _label(value: object, name: str) -> bool:
-    # a .csv has the label as text
-    label = None
-    if isinstance(value, (bool, int, str)):
-        label = LABELS.get(str(value).strip().lower())
+    label = label_of(value)
     if label is None:
         raise RowProblem(f"column {name!r} is {describe(value)}; expected true or false, or 1 or 0")
     return label

@@ -16,13 +16,13 @@ from rlhf_lab.data.file_settings import Verifiable
 from rlhf_lab.data.gsm8k import CONTRADICTS, AnswerKey
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
+from rlhf_lab.data.prompts import EMPTY_PROMPT, NO_QUESTION
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, text_column
-from rlhf_lab.data.split_rows import SplitRow, prompt_oddities
-from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, read_prompt
+from rlhf_lab.data.transcript import SAID, normalise, render_prompt, to_messages
 from rlhf_lab.environments.maths.answers import same_answer
 
-EMPTY_PROMPT = "empty prompt"
 EMPTY_ANSWER = "empty answer"
 MEANING = {
     "prompt": "what is asked",
@@ -61,11 +61,14 @@ def parse_row(values: Mapping[str, Any], settings: Verifiable) -> SplitRow:
         raise MissingColumns(problem)
     provided = text_or_messages(values, settings.prompt)
     if isinstance(provided, str):
-        # not `read_prompt`, which would strip the spaces of a code prompt
-        provided = [{"role": "user", "content": provided}]
+        # a transcript keeps its turns; plain text also keeps its spaces, which `read_prompt` would strip
+        turns = to_messages(read_prompt(provided)) if SAID.match(normalise(provided)) else []
+        provided = turns or [{"role": "user", "content": provided}]
     prompt = as_requested(render_prompt(provided, read_tools(values, settings.tools)), settings)
     solution = text_column(values, settings.solution).rstrip() if settings.solution else ""
-    drop = None if provided[-1]["content"].strip() else EMPTY_PROMPT
+    drop = NO_QUESTION if provided[-1]["role"] == "assistant" else None
+    if not provided[-1]["content"].strip():
+        drop = EMPTY_PROMPT
     return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.types import Reward
 from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.sampling.local import completes_stop
 from rlhf_lab.training.run import Run
 
 STEP_END = "\n"
@@ -120,6 +121,7 @@ class BeamSearch:
                 token_ids = (*beam.token_ids, *step)
                 # a step that ended with a line break can be continued; one that was cut has no room left
                 is_ended = not episode.finished or step[-1] in self.encoder.stop_ids
+                is_ended |= completes_stop(step, self.stop, self.encoder.decode)
                 own.append(Beam(token_ids, is_ended or len(token_ids) >= self.max_new_tokens))
             extended.append(own)
         return extended

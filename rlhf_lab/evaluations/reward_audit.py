@@ -7,7 +7,7 @@ every metric and counted as `unscored`, because it is neither right nor wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,28 +120,21 @@ def length_matched(pairs: Sequence[Pair]) -> np.ndarray:
 def filler_shift(
     reward: TextReward, prompts: Sequence[str], responses: Sequence[str], scores_N: FloatArray | None = None
 ) -> Estimate:
-    """Return the mean score change if `FILLER` is appended to responses, clustered by prompt.
-
-    Args:
-        reward: reward to measure.
-        prompts: prompts of the responses.
-        responses: responses without the filler.
-        scores_N: scores of the responses if they are known already.
-    """
-    before_N = reward(prompts, responses).total_N if scores_N is None else scores_N
-    padded = [f"{response} {FILLER}" for response in responses]
-    after_N = reward(prompts, padded).total_N
-    _, clusters = np.unique(list(prompts), return_inverse=True)
-    return clustered_mean(after_N - before_N, clusters)
+    """Return the mean score change if `FILLER` is appended to responses, clustered by prompt; see `filler_shifts`."""
+    return clustered_mean(filler_shifts(reward, prompts, responses, scores_N, {"two": FILLER})["two"], prompts)
 
 
 def filler_shifts(
-    reward: TextReward, prompts: Sequence[str], responses: Sequence[str], scores_N: FloatArray | None = None
+    reward: TextReward,
+    prompts: Sequence[str],
+    responses: Sequence[str],
+    scores_N: FloatArray | None = None,
+    fillers: Mapping[str, str] = FILLERS,
 ) -> dict[str, FloatArray]:
     """Return filler → score change of each response with it, (N,). `scores_N`: scores without it, if known."""
     before_N = reward(prompts, responses).total_N if scores_N is None else scores_N
     shifts = {}
-    for name, filler in FILLERS.items():
+    for name, filler in fillers.items():
         padded = [f"{response} {filler}" for response in responses]
         shifts[name] = reward(prompts, padded).total_N - before_N
     return shifts

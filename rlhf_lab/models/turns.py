@@ -17,7 +17,7 @@ def conversation_row(
     max_length: int,
     learn_from: int | None = None,
 ) -> MaskedRow:
-    """Encode a prompt and a response, with earlier assistant turns of the prompt in the loss.
+    """Encode a prompt and a response, with earlier assistant turns of the prompt in the loss, except for empty ones.
 
     The row's prompt ends where the first learned turn starts. Every learned turn ends like a response, with the end of
     turn or, without a chat template, with EOS. A row that is too long is truncated like any other: first the prompt at
@@ -29,7 +29,9 @@ def conversation_row(
     messages, tools = ([], []) if learn_from is None else to_conversation(prompt)
     messages = [*messages, response_message(response)]
     first = learn_from or 0
-    learned = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= first]
+    spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= first]
+    # an empty turn within a conversation would teach the model to say nothing
+    learned = [i for i in spoken[:-1] if response_text(messages[i]).strip()] + spoken[-1:]
     # without earlier learned turns the row is an ordinary prompt with its response
     if len(learned) == 1 or not prompt:
         row = encoder.row(prompt, response, max_length)

@@ -350,8 +350,8 @@ DATA = (
     Mutant(
         "train_prompts_stay_in_test",
         "load_corpus",
-        "{_short_digest(pair.prompt) for pair in train.pairs}",
-        "{_short_digest(pair.prompt) for pair in test.pairs}",
+        "{short_digest(pair.prompt) for pair in train.pairs}",
+        "{short_digest(pair.prompt) for pair in test.pairs}",
         "a given test file keeps prompts that were trained on",
     ),
     Mutant(

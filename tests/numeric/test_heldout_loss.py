@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
-from support import ONE_LAYER, SMALL_WORLD, planned
+from support import ONE_LAYER, SMALL_WORLD, gpt2_tokenizer, planned, save_tiny
 
 from rlhf_lab.config import registry
 from rlhf_lab.training.run import Run
@@ -25,3 +26,16 @@ def test_replies_to_one_prompt_are_one_cluster(tmp_path):
     assert thrice.clusters == once.clusters == 8
     assert thrice.n == 3 * once.n
     assert (thrice.mean, thrice.low, thrice.high) == pytest.approx((once.mean, once.low, once.high), rel=1e-5)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_the_tokens_that_have_one(tmp_path):
+    """Nothing predicts the first token of plain text, unless the tokenizer adds a BOS; that of GPT-2 does not."""
+    texts = [f"word {number} goes here" for number in range(40)]
+    data = tmp_path / "texts.jsonl"
+    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    model = save_tiny("gpt2", gpt2_tokenizer(texts), tmp_path / "model")
+    settings = ("model=hf", f"model.path={model}", "data=sft", f"data.path={data}", "algorithm.optimizer=adamw")
+    config = planned("sft", *settings).config
+    algorithm = registry.build("algorithm", config.algorithm, Run(tmp_path, config, {}))
+    batch = algorithm.collect(0)
+    assert batch.units == sum(len(algorithm.loss(micro).loss_N) for micro in batch.micro)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.evaluations.beam_search import Beam, BeamSearch
 
 
@@ -38,3 +38,17 @@ def test_complete_beams_stay_and_shared_tokens_cost_once(score_of_12, best):
     search._extend = lambda tasks, prompt_ids, beams, count, purpose: [steps[beam.token_ids] for _, beam in beams]
     (result,) = search.search([Task("p")], [[7]], beams=4, width=2)
     assert (result.response, result.tokens) == (best, 6)
+
+
+@pytest.mark.parametrize(("last", "complete"), [("\n", False), ("!", True), (".", True)], ids=["line", "stop", "end"])
+def test_a_step_that_ends_with_a_stop_text_of_the_run_completes_its_beam(last, complete):
+    """Tokens are code points, and the stop token is a full stop. Beams went on after `rollout.stop`."""
+    search = searching({})
+    search.encoder.stop_ids, search.encoder.decode = (ord("."),), lambda token_ids: "".join(map(chr, token_ids))
+    search.stop = ("!",)
+    search.policy, search.run.seed = None, lambda purpose, seed: 0
+    search.run.config = SimpleNamespace(evaluation=SimpleNamespace(seed=0))
+    episode = Episode(Task("p"), "p", "a", [7], (Segment([ord("a"), ord(last)], sampled=True),), True)
+    search.steps = SimpleNamespace(collect=lambda *arguments, **options: [[episode]])
+    ((beam,),) = search._extend([Task("p")], [[7]], [(0, Beam())], 1, "step")
+    assert beam.finished is complete

@@ -59,6 +59,10 @@ def test_the_running_scale_is_that_of_all_scores_seen():
         ({"batch_size": 24}, "does not divide"),
         ({"epochs": 1.5}, "must be an integer"),
         ({"kl_controller": "adaptive", "beta": 0.0}, "cannot leave beta=0"),
+        (
+            {"kl_controller": "adaptive", "prompts_per_iteration": 500, "batch_size": 100, "kl_horizon": 100.0},
+            "lets beta fall to 0 or below after the 500 responses",
+        ),
         ({"dual_clip": 0.5}, "above 1"),
         ({"critic": "shared"}, "critic_warmup=0"),
         ({"policy_loss": "gspo", "aggregation": "token_mean"}, "sequence_mean"),

@@ -66,6 +66,20 @@ def test_a_plain_transcript_ends_each_learned_turn_with_eos():
     )
 
 
+@pytest.mark.parametrize("name", ["chatml", "llama3", None])
+def test_an_empty_turn_is_read_and_not_learned(name):
+    if name:
+        encoder = Encoder(tokenizer_of(FAMILIES[name]), to_conversation)
+        end = FAMILIES[name].end
+    else:
+        encoder = Encoder(gpt2_tokenizer(["hello you write a function return x"]))
+        end = encoder.tokenizer.eos_token
+    messages = [TALK[0], {"role": "assistant", "content": " "}, *TALK]
+    row, mask = conversation_row(encoder, render_prompt(messages), ANSWER, 400, learn_from=0)
+    spans = [span.removeprefix(" ") if name is None else span for span in learned_spans(encoder, row, mask)]
+    assert spans == [f"    def f(x):{end}", f"{ANSWER}{end}"]
+
+
 def test_calls_of_tools_are_learned_and_their_results_are_not():
     tokenizer = tokenizer_of(FAMILIES["chatml"])
     tokenizer.chat_template = TOOLS_TEMPLATE

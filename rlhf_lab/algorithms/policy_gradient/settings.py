@@ -310,6 +310,12 @@ class OnPolicySettings(TrainingSettings):
                 "kl_controller=adaptive multiplies beta and cannot leave beta=0; use e.g. beta=0.2",
             ),
             (
+                # the factor is 1 − 0.2·responses/kl_horizon if the KL is far below its target
+                self.kl_controller != "adaptive" or self.responses < 5 * self.kl_horizon,
+                f"kl_horizon={self.kl_horizon:g} lets beta fall to 0 or below after the {self.responses} responses of "
+                f"an iteration; use {self.responses} or more",
+            ),
+            (
                 advantage in self.advantages,
                 f"advantage={advantage} is not one of {', '.join(self.advantages)}; "
                 "a critic's advantage is algorithm=ppo, group advantages are algorithm=grpo",

@@ -47,7 +47,8 @@ class SupervisedFineTuning(Algorithm):
         self.heldout: Sequence[MaskedRow] = self._tokenise(heldout, [])
         self.held_out_prompts = prompt_ids(heldout)
         self.lengths = [len(prompt) + len(response) for (prompt, response), _ in self.rows]
-        self.learned = [sum(mask) for _, mask in self.rows]
+        # Nothing predicts the first token of a row without a prompt, so it has no loss.
+        self.learned = [sum(mask if prompt else mask[1:]) for (prompt, _), mask in self.rows]
         self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order", settings.order))
         self.total_steps = len(self.steps)
 

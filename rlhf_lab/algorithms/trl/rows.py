@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.models.encoding import Row
-from rlhf_lab.models.pair_rows import PairRows, mismatched_rows, shifted_rows
+from rlhf_lab.models.pair_rows import PairRows, shifted_rows
 from rlhf_lab.models.turns import MaskedRow
 
 BatchMaker = Callable[[Sequence[Any]], dict[str, torch.Tensor]]
@@ -67,18 +67,15 @@ def reward_batch(pairs: Sequence[PairRows], pad_id: int, margin: float) -> dict[
 
 
 def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Tensor]:
-    """Return each side as a separate example, with the mismatched prompts and responses of KTO's KL estimate."""
-    sides = both_sides(pairs)
-    mismatched_batch = padded(mismatched_rows(pairs, max_length))
-    mismatched = {f"KL_{name}": values for name, values in mismatched_batch.items()}  # TRL expects this prefix
-    return {**padded(sides), **mismatched, "label": torch.arange(len(sides)) < len(pairs)}
+    """Return each side as a separate example; see `unpaired_kto_batch`."""
+    liked = [index < len(pairs) for index in range(2 * len(pairs))]
+    return unpaired_kto_batch(list(zip(both_sides(pairs), liked, strict=True)), max_length)
 
 
 def unpaired_kto_batch(examples: Sequence[tuple[Row, bool]], max_length: int) -> dict[str, torch.Tensor]:
     """Return single responses with their labels, and the mismatched prompts and responses of KTO's KL estimate."""
     rows = [row for row, _ in examples]
-    shifted_batch = padded(shifted_rows(rows, max_length))
-    shifted = {f"KL_{name}": values for name, values in shifted_batch.items()}
+    shifted = {f"KL_{name}": values for name, values in padded(shifted_rows(rows, max_length)).items()}  # TRL's prefix
     return {**padded(rows), **shifted, "label": torch.tensor([liked for _, liked in examples])}
 
 

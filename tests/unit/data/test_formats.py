@@ -224,3 +224,22 @@ def test_stepwise_rows_stay_standard():
     with pytest.raises(DataError, match="no conversational form"):
         to_conversational(STANDARD["stepwise_supervision"])
     assert list(convert([STANDARD["stepwise_supervision"]], "prompt_only", conversational=True)) == [{"prompt": [USER]}]
+
+
+def test_labels_of_a_csv_keep_their_meaning():
+    """bool("False") is True, so a disliked completion was imitated."""
+    liked, disliked = (
+        {"prompt": "q", "completion": text, "label": label} for text, label in (("a", "True"), ("b", "0"))
+    )
+    assert list(convert([liked, disliked], "preference")) == [{"prompt": "q", "chosen": "a", "rejected": "b"}]
+    with pytest.raises(DataError, match="a label is 'good'; expected true or false"):
+        list(convert([{**liked, "label": "good"}], "prompt_completion"))
+
+
+def test_messages_are_checked_and_parts_of_text_are_joined():
+    parts = [{"type": "text", "text": "a"}]
+    row = {"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": parts}]}
+    (converted,) = convert([row], "prompt_completion")
+    assert converted["completion"] == " a"
+    with pytest.raises(DataError, match="message 1: role is text 'developer'"):
+        list(convert([{"prompt": [{"role": "developer", "content": "q"}]}], "prompt_only"))

@@ -110,11 +110,21 @@ def test_prompts_carry_their_columns():
         ("\n\nHuman: Why?\n\nAssistant:", None),
         ("\n\nAssistant:", None),
         (" ", prompts.EMPTY_PROMPT),
+        ([{**USER, "content": " "}], prompts.EMPTY_PROMPT),
     ],
 )
 def test_a_conversation_that_ends_with_its_response_is_no_prompt(prompt, drop):
     """A column such as `chosen` of hh-rlhf would show the response to the policy that is asked for it."""
     assert prompts.parse_row({"prompt": prompt}, PromptsData(path="x")).drop == drop
+    if prompt != "\n\nAssistant:":  # a model may speak first, but not answer
+        assert verifiable.parse_row({"prompt": prompt, "answer": 1}, Verifiable(path="x")).drop == drop
+
+
+def test_a_transcript_keeps_its_turns_in_every_kind_of_prompts():
+    """With an answer, it was quoted as the text of one user message."""
+    prompt = "\n\nHuman: Why?\n\nAssistant: So.\n\nHuman: And?\n\nAssistant:"
+    for module, settings in ((prompts, PromptsData), (verifiable, Verifiable)):
+        assert module.parse_row({"prompt": prompt, "answer": 1}, settings(path="x")).prompt == prompt
 
 
 def test_the_first_of_several_turns_is_asked_and_all_are_facts():
@@ -167,7 +177,7 @@ def test_the_first_turn_of_a_list_offers_the_tools_of_its_row():
 # Unpaired
 
 
-@pytest.mark.parametrize("label", [True, 1, "true", "True", "1"])
+@pytest.mark.parametrize("label", [True, 1, 1.0, "true", "True", "1", "1.0"])
 def test_a_liked_reply_is_the_chosen_side(label):
     split = unpaired.parse_row({"prompt": "Hi", "completion": " Yo", "label": label}, Unpaired(path="x"))
     assert (split.chosen, split.rejected, split.drop) == ("Yo", "", None)

@@ -200,6 +200,7 @@ PROMPT = "\n\nHuman: Hi\n\nAssistant:"
         ("prompt", {"prompt": PROMPT, "chosen": " a", "rejected": " b\n"}),
         ("prompt", {"prompt": [user("Hi")], "chosen": [assistant("a")], "rejected": [assistant("b")]}),
         ("prompt", {"prompt": "Hi", "chosen": [assistant("a")], "rejected": [assistant("b")]}),
+        ("prompt", {"prompt": "Hi", "chosen": "Assistant: a", "rejected": "b"}),
         ("", {"chosen": f"{PROMPT} a", "rejected": f"{PROMPT} b"}),
         ("", {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi"), assistant("b")]}),
     ],
@@ -230,6 +231,12 @@ def test_a_repeated_prompt_is_removed_from_the_replies_and_noted(row):
         ("", {"chosen": "plain a", "rejected": "plain b"}, "no assistant turn at the end"),
         ("prompt", {"prompt": "Hi", "chosen": [user("a")], "rejected": [assistant("b")]}, SEVERAL_MESSAGES),
         ("prompt", {"prompt": "Hi", "chosen": [assistant("a")] * 2, "rejected": [assistant("b")]}, SEVERAL_MESSAGES),
+        (
+            "prompt",
+            {"prompt": "Hi", "chosen": f"{PROMPT} a\n\nHuman: More?\n\nAssistant: c", "rejected": f"{PROMPT} b"},
+            SEVERAL_MESSAGES,
+        ),
+        ("prompt", {"prompt": "Oh", "chosen": f"{PROMPT} a", "rejected": f"{PROMPT} b"}, SEVERAL_MESSAGES),
     ],
 )
 def test_unusable_pairs_have_a_reason(prompt, row, reason):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import pytest
 
+from rlhf_lab.data import prompts
+from rlhf_lab.data.file_settings import PromptsData
 from rlhf_lab.data.messages import completion_text, messages_column, read_tools, text_or_messages
 from rlhf_lab.data.rows import RowProblem
 
@@ -73,6 +78,24 @@ def test_a_name_of_a_tool_that_ends_its_call_is_refused(name):
     for tool in ({"type": "function", "function": {"name": name}}, {"name": name}):
         with pytest.raises(RowProblem, match=r"column 'tools': the tool's name .* rename it"):
             read_tools({"tools": [tool]}, "tools")
+
+
+@pytest.mark.parametrize(
+    "write", [json.dumps, partial(json.dumps, indent=1), repr, lambda messages: f" {messages!r}\n"]
+)
+def test_text_that_encodes_messages_is_read_as_messages(write):
+    """A table often holds the JSON of a conversation; it was trained on as it is written."""
+    messages = [{"role": "user", "content": "Why [{role}]?"}]
+    row = {"prompt": write(messages), "answer": "x"}
+    assert text_or_messages(row, "prompt") == messages == messages_column(row, "prompt")
+    assert prompts.parse_row(row, PromptsData(path="x")).prompt == "\n\nHuman: Why [{role}]?\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"role": "king"}]', '[{"role"', "Which role? [{a}]", '{"role": "user", "content": ""}']
+)
+def test_other_text_with_brackets_stays_text(text):
+    assert text_or_messages({"prompt": text}, "prompt") == text
 
 
 def test_one_space_joins_a_completion_and_indentation_stays():
