@@ -26,6 +26,7 @@ from rlhf_lab.cli.summary import number_blocks
 from rlhf_lab.config import compose
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.console import LOG_WIDTH
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_object
 from rlhf_lab.stages import artifacts
 from rlhf_lab.sweeps.sweep import study_dir
@@ -188,9 +189,11 @@ def run(
     # `literal` quotes values for the grammar of Hydra's overrides.
     words += [f"{name}={literal(_to_plain(value))}" for name, value in settings.items()]
     for name, values in (sweep or {}).items():
-        # A comma-separated list is a sweep in Hydra's grammar.
         levels = [literal(_to_plain(value)) for value in values]
-        words.append(f"{name}={','.join(levels)}")
+        if not levels:
+            raise ConfigError(f"sweep: {name} has no values; give at least one")
+        # A comma-separated list is a sweep in Hydra's grammar; a single value needs `choice`.
+        words.append(f"{name}={','.join(levels)}" if len(levels) > 1 else f"{name}=choice({levels[0]})")
     directory = None if config_dir is None else str(config_dir)
     flags = ["--config-dir", directory] if directory else []
     arguments = [*flags, *words]

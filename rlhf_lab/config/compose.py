@@ -281,8 +281,15 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     If there are problems, return the command without the wrong settings, so that a caller can look for more problems.
     Return None if nothing could be composed.
     """
+    if shadowing := _shadowing_files(config_dir):
+        problems.extend(shadowing)
+        return None
     overrides = [forced(override) for override in overrides]
     usable, rejected = _existing_overrides(overrides, problems, config_dir)
+    # Among a sweep and other values of the same key, the last one counts, as it does without a sweep.
+    last = {_key(override): override for override in usable}
+    with_sweep = {_key(override) for override in usable if override.is_sweep_override()}
+    usable = [o for o in usable if o is last[_key(o)] or _key(o) not in with_sweep]
     swept = {_key(override): _sweep_values(override) for override in usable if override.is_sweep_override()}
     fixed = [override.input_line or "" for override in usable if not override.is_sweep_override()]
     named_recipes = (str(o.value()) for o in usable if _key(o) == "recipe" and not o.is_sweep_override())
@@ -608,6 +615,7 @@ def job_values(values: dict[str, Any], written: Collection[str]) -> dict[str, An
     """
     study = values["study"] or {}
     arms, name = study.get("arms") or {}, study.get("arm")
+    arms = arms if isinstance(arms, dict) else {}  # the check of the study explains it
     if name is not None and name not in arms:
         raise ConfigError(f"study.arm={name} is not one of study.arms: {', '.join(arms) or 'none'}")
     arm = arms.get(name) or {}
@@ -637,9 +645,13 @@ def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir:
         if key == "recipe" or key in registry.groups():
             lab_options = inventory.recipes() if key == "recipe" else inventory.options(key)
             existing = [*lab_options, *_user_options(config_dir, key)]
-            levels = _sweep_values(override) if override.is_sweep_override() else [override._value]
+            levels = _sweep_values(override)
             # a level is one option, or a list of them: reward=[bt,length]
             chosen = [str(name) for level in levels for name in (level if isinstance(level, list) else [level])]
+            if key == "recipe" and chosen != list(map(str, levels)):
+                names = ",".join(chosen)
+                problems.append(f"+recipe=[{names}] is a list; write +recipe={names}")
+                continue
             wrong = [name for name in chosen if name not in existing]
             for name in wrong:
                 suggestion = _as_path(key, name) or schema.did_you_mean(name, existing)
@@ -674,6 +686,20 @@ def _user_options(config_dir: str | None, group: str) -> list[str]:
     root = Path(config_dir) / group
     return [
         path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.rglob("*.yaml")) if path.is_file()
+    ]
+
+
+def _shadowing_files(config_dir: str | None) -> list[str]:
+    """Return a problem for each file of the user's own directory with the name of a built-in option or recipe.
+
+    Hydra would merge the two files, and stages that are inputs of the run would have the built-in recipe.
+    """
+    built_in = {"recipe": inventory.recipes(), **{group: inventory.options(group) for group in registry.groups()}}
+    return [
+        f"{config_dir}/{group}/{name}.yaml has the name of a built-in file; rename it"
+        for group, names in built_in.items()
+        for name in _user_options(config_dir, group)
+        if name in names
     ]
 
 

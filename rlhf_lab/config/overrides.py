@@ -40,7 +40,9 @@ def literal(value: Any) -> str:
         items = ",".join(literal(item) for item in value)
         return f"[{items}]"
     if isinstance(value, dict):
-        entries = ",".join(f"{key}:{literal(item)}" for key, item in value.items())
+        # The grammar has no quotes around keys, but backslashes.
+        keys = [re.sub(r"([\\()\[\]{}:=, ])", r"\\\1", str(key)) for key in value]
+        entries = ",".join(f"{key}:{literal(item)}" for key, item in zip(keys, value.values(), strict=True))
         return f"{{{entries}}}"
     return _text_literal(value) if isinstance(value, str) else str(value)
 

@@ -41,7 +41,7 @@ class Config:
     engine: Literal["native", "trl"] = "native"
     seed: int = 0
     needs: dict[str, str | None] = field(default_factory=dict)
-    stages: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     outputs: str = "outputs"
     question: str = ""
     size: Literal["full", "smoke"] = "full"

@@ -139,7 +139,10 @@ def _shrink_upstream(
     values: Mapping[str, Any], written: Collection[str], recipe_values: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the values of `stages`, with settings that reduce every upstream recipe of the run to smoke size."""
-    stages: dict[str, Any] = dict(values.get("stages") or {})
+    stages: dict[str, Any] = values.get("stages") or {}
+    if not isinstance(stages, dict) or not all(isinstance(settings, dict) for settings in stages.values()):
+        return stages  # the check of the run explains it
+    stages = dict(stages)
     # Walk through all upstream recipes, each once.
     pending = list((values.get("needs") or {}).values())
     seen = set()
@@ -148,6 +151,9 @@ def _shrink_upstream(
         if name in seen or name is None:
             continue
         seen.add(name)
+        own = stages.get(name) or {}
+        if not all(isinstance(own.get(section, {}), dict) for section in (*STAGE_SECTIONS, "model", "data", "mixture")):
+            continue  # the check of the stage explains `stages.sft.model=small`
         try:
             recipe = merge(dict(recipe_values(name)), stages.get(name, {}))
         except KeyError:  # a directory or a hub id

@@ -36,8 +36,13 @@ def with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySett
     return dataclasses.replace(study, sweep=sweep, predicts=claims)
 
 
-def planned_seeds(first: list[int], max_seeds: int) -> list[int]:
-    """Return `max_seeds` seeds: those of the sweep, then the integers after the largest of them."""
+def planned_seeds(first: list[Any], max_seeds: int) -> list[Any]:
+    """Return `max_seeds` seeds: those of the sweep, then the integers after the largest of them.
+
+    Values that are no seeds are returned unchanged: the check of the jobs reports them.
+    """
+    if not first or not all(isinstance(seed, int) for seed in first):
+        return first
     if len(first) > max_seeds:
         raise ConfigError(
             f"the sweep has {len(first)} seeds, more than study.max_seeds={max_seeds}; set "
@@ -49,11 +54,13 @@ def planned_seeds(first: list[int], max_seeds: int) -> list[int]:
 
 
 def repeated_values(swept: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return a problem for each swept key that has a value twice. Numbers may be written differently: 1e-3, 0.001."""
+    """Return a problem for each swept key without values, or with one twice. 1e-3 and 0.001 are the same number."""
     problems = []
     for key, levels in swept.items():
         names = [level_name(level) for level in levels]
         repeated = dict.fromkeys(name for name in names if names.count(name) > 1)
+        if not names:
+            problems.append(f"study.sweep.{key} has no values; write at least one")
         if repeated:
             problems.append(f"{key}={','.join(names)} has {', '.join(repeated)} more than once; write each value once")
     return problems

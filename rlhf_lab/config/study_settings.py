@@ -279,7 +279,22 @@ class StudySettings(Section):
                 for p in self.predicts
             ),
             *(
-                (not levels or p.level in levels, f"predicts: {p.level} is not a level of {self.compare}: {levels}")
+                (not levels or level in levels, f"predicts: {level} is not a level of {self.compare}: {levels}")
+                for p in self.predicts
+                for level in (p.level, self.baseline if p.versus is None else p.versus)
+            ),
+            *(
+                (
+                    p.level != (self.baseline if p.versus is None else p.versus),
+                    f"predicts: {p.level} is compared with itself",
+                )
+                for p in self.predicts
+            ),
+            *(
+                (
+                    p.by is None or p.by in self.sweep.get(self.by, []),
+                    f"predicts: by={p.by} is not a value of by={self.by}",
+                )
                 for p in self.predicts
             ),
             (self.until is None or bool(self.predicts), "until=decided needs claims; add predicts"),

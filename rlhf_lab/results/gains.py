@@ -88,7 +88,7 @@ class Prompts:
     """Prompts of a run's evaluation, in the order in which they appear.
 
     Attributes:
-        position_N: NDArray[np.int64]
+        position_N: position in `index_B` of the prompt of each row, (N,); −1 for a row without a prompt.
         index_B: id and text of each prompt, (B,), levels PROMPT.
         cluster_B: cluster of each prompt, (B,): the value of the run's cluster column, or the prompt itself.
     """

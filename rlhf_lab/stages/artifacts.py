@@ -246,7 +246,7 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
             recipes = [name for name in inventory.recipes() if not name.startswith("study/")]
             raise ConfigError(
                 f"needs.{role}={source} is neither a recipe ({', '.join(recipes)}), a directory, nor a hub id "
-                "(owner/name)"
+                "(owner/name); run a recipe of your own first, and name the directory of its run"
             )
         return External(source)
     # vLLM samples only for the requested stage; upstream stages use the local sampler.

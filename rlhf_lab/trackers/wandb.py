@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import OPTIONAL, MissingDependency
+from rlhf_lab.core.errors import OPTIONAL, LabError, MissingDependency
 from rlhf_lab.trackers.settings import Wandb
 from rlhf_lab.trackers.tracker import Row, StageOutcome, TrackedStage
 
@@ -56,6 +56,8 @@ def build(settings: Wandb, subject: TrackedStage) -> WandbTracker:
     """Start a W&B run. Raise the client's error if `mode=online` is not possible."""
     wandb = load()
     mode = os.environ.get("WANDB_MODE", "auto") if settings.mode == "auto" else settings.mode
+    if mode == "disabled":
+        raise LabError("WANDB_MODE=disabled keeps W&B from recording anything; unset it, or write tracker=files")
     run = None
     # `auto` tries the service once, and then falls back to offline files.
     if mode == "online" or (mode == "auto" and logged_in(wandb)):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from support import command_inside, toy_rows, write_pairs
 
 from rlhf_lab.cli.table import COMMANDS, description_of, needs_words
@@ -394,3 +395,57 @@ def test_what_follows_from_a_wrong_setting_is_no_problem_of_its_own(refused):
         "+recipe=dpo", "data=nosuch", "data.path=x", "model.max_positions=many", "algorithm.max_length=300"
     )
     assert [problem.partition(" ")[0] for problem in problems] == ["data=nosuch", "model.max_positions=many"]
+
+
+BETAS = ["+recipe=dpo", "algorithm.beta=1,2", "seed=0,1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["+recipe=study/dpo_rounds", "seed=a,b"], "seed=a is text, expected a whole number"),
+        (["+recipe=study/dpo_rounds", "seed=[0,1]"], "seed=[0, 1] is a list"),
+        (["+recipe=study/dpo_rounds", "seed=null"], "seed=None is empty"),
+        (["+recipe=study/dpo_rounds", "study.sweep.seed=[]"], "study.sweep.seed has no values"),
+        (["+recipe=study/mitigations", "study.arms=3"], "study.arms=3 is a whole number"),
+        (
+            [*BETAS, "study.predicts=[{metric: gold, level: 1, direction: same, margin: 1}]"],
+            "1 is compared with itself",
+        ),
+        ([*BETAS, "study.predicts=[{metric: gold, level: 2, direction: higher, versus: 3}]"], "3 is not a level of"),
+        ([*BETAS, "study.predicts=[{metric: gold, level: 2, direction: higher, by: x}]"], "by=x is not a value of"),
+        (["+recipe=dpo", "stages.sft=3"], "stages.sft=3 is a whole number"),
+        (["+recipe=dpo", "size=smoke", "stages=3"], "stages=3 is a whole number"),
+        (["+recipe=dpo", "size=smoke", "stages.sft=3"], "stages.sft=3 is a whole number"),
+        (["+recipe=[dpo,grpo]"], "+recipe=[dpo,grpo] is a list; write +recipe=dpo,grpo"),
+        (["+recipe=grpo", "reward='bt,length'"], "reward=bt,length does not exist"),
+    ],
+)
+def test_a_value_of_the_wrong_form_is_explained(words, message) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose.check_command(words)
+
+
+def test_at_smoke_size_an_option_written_for_a_stage_is_left_to_its_check() -> None:
+    (config,) = compose.check_command(["+recipe=dpo", "size=smoke", "stages.sft.model=small"]).configs
+    assert config.stages["sft"]["model"] == "small"
+
+
+@pytest.mark.parametrize(("words", "seeds"), [(["0,1", "2"], [2]), (["2", "0,1"], [0, 1]), (["0,1", "2,3"], [2, 3])])
+def test_the_last_of_several_values_of_a_key_counts(words, seeds) -> None:
+    command = compose.check_command(["+recipe=dpo", *(f"seed={word}" for word in words)])
+    assert [config.seed for config in command.configs] == seeds
+
+
+@pytest.mark.parametrize("file", ["recipe/sft.yaml", "model/tiny.yaml"])
+def test_a_users_file_with_the_name_of_a_built_in_one_is_refused(tmp_path, file) -> None:
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_text("# @package _global_\nseed: 7\n")
+    with pytest.raises(ConfigError, match="has the name of a built-in file; rename it"):
+        compose.check_command(["+recipe=dpo"], str(tmp_path))
+
+
+def test_keys_of_a_mapping_are_read_as_they_are_written() -> None:
+    values = {"is it: safe, and true": 0.5, "a=b (c)": {"d[0]": "e f"}}
+    parser = OverridesParser.create()
+    assert parser.parse_override(f"key={literal(values)}").value() == values

@@ -143,3 +143,12 @@ def test_what_is_no_reward_model_says_so(result, reward_folder):
         load_reward(reward_folder, ensemble="worst")
     with pytest.raises(DataError, match="two lists of the same length"):
         load_reward(reward_folder)("a prompt", ["a"])
+
+
+def test_a_sweep_of_one_value_is_a_study(monkeypatch, tmp_path):
+    monkeypatch.setattr(notebook.main, "run_command", lambda arguments: 0)
+    study = run("sft", outputs=tmp_path, sweep={"seed": [3]})
+    assert isinstance(study, notebook.StudyResult)
+    assert study.directory.parent == tmp_path / "studies"
+    with pytest.raises(ConfigError, match="sweep: seed has no values"):
+        run("sft", outputs=tmp_path, sweep={"seed": []})

@@ -368,3 +368,12 @@ def test_wandb_that_is_wanted_online_without_a_login_is_switched_off(offline):
     tracking.start(lambda: registry.build("tracker", Wandb(mode="online"), subject(offline)), [], 0)
     tracking.log({"step": 1})
     assert len(notes) == 1
+
+
+def test_a_disabled_wandb_leaves_no_record_of_a_tracked_stage(monkeypatch, offline, capsys):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    job = checked("sft", "tracker=wandb", f"outputs={offline}")
+    assert not track_stored(root.to_values(job), job.tracker, "sft", offline, "completed", lambda: OUTCOME)
+    assert not (offline / TRACKED).exists()
+    assert "WANDB_MODE=disabled" in capsys.readouterr().out
