@@ -10,7 +10,8 @@ from pathlib import Path
 
 PROCESSES = "RLHF_LAB_PROCESSES"
 """Environment variable: number of sweep jobs that run on this machine at the same time."""
-
+GPU_JOBS = "RLHF_LAB_GPU_JOBS"
+"""Environment variable: number of sweep jobs that share this job's GPU, once a parallel job has got its GPU."""
 GPUS = Path("/proc/driver/nvidia/gpus")
 """Directory with one entry per GPU of NVIDIA's driver."""
 MEMINFO = Path("/proc/meminfo")
