@@ -75,7 +75,7 @@ def device(checked: Config) -> Device:
     if cuda and memory is not None:
         memory -= int(memory * _vllm_memory_fraction(checked))
     # set by the study that runs several jobs at the same time; they share the main memory, but may have a GPU each
-    jobs = int(cuda and os.environ.get(GPU_JOBS) or os.environ.get(PROCESSES, "1"))
+    jobs = int((cuda and os.environ.get(GPU_JOBS)) or os.environ.get(PROCESSES, "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if ranks.launched() > 1 else 0
     return Device(
         name,
