@@ -43,7 +43,7 @@ def test_fractional_epochs(epochs, count):
     ("rows", "batch_size", "epochs", "count"), [(10, 3, 4, 16), (10, 16, 3, 3), (100, 10, 1.1, 11)]
 )
 def test_every_epoch_has_its_smaller_last_batch(rows, batch_size, epochs, count):
-    """10 rows in batches of 3 are four batches in each epoch; ⌈4 · 10/3⌉ = 14 steps would miss two of the last epoch."""
+    """10 rows in batches of 3 are four batches per epoch; ⌈4 · 10/3⌉ = 14 steps would miss two of the last epoch."""
     steps = plan([1] * rows, batch_size=batch_size, epochs=epochs)
     assert len(steps) == count and sum(map(len, steps)) == round(epochs * rows)
 
