@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from pathlib import Path
 
 PROCESSES = "RLHF_LAB_PROCESSES"
 """Environment variable: number of sweep jobs that run on this machine at the same time."""
-
+GPU_JOBS = "RLHF_LAB_GPU_JOBS"
+"""Environment variable: number of sweep jobs that share this job's GPU, once a parallel job has got its GPU."""
 GPUS = Path("/proc/driver/nvidia/gpus")
 """Directory with one entry per GPU of NVIDIA's driver."""
 MEMINFO = Path("/proc/meminfo")
@@ -19,6 +21,8 @@ CGROUPS = (
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
 """(memory limit, memory use) of this container, for control groups version 2 and version 1."""
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of CPU time per period, and the period; control groups version 2, as set by `docker run --cpus`."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,13 @@ def main_memory() -> Memory | None:
 
 
 def usable_cores() -> int:
-    """Return the number of cores this process may use; Slurm or taskset may allow fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):  # Linux only
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores this process may use; Slurm, taskset or a container may allow fewer than there are."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # Linux only
+    try:
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+    except (OSError, ValueError):  # no such group, or "max"
+        return cores
+    return min(cores, math.ceil(quota / period))
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:

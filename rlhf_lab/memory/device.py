@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlhf_lab.config.root import Config
 from rlhf_lab.core import ranks
-from rlhf_lab.core.machine import PROCESSES, main_memory
+from rlhf_lab.core.machine import GPU_JOBS, PROCESSES, main_memory
 from rlhf_lab.memory.devices import GIB, MOST_DEVICES
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.launch.processes import run_side_by_side
@@ -74,8 +74,8 @@ def device(checked: Config) -> Device:
     # a vLLM server on the same GPU keeps its fraction of the memory
     if cuda and memory is not None:
         memory -= int(memory * _vllm_memory_fraction(checked))
-    # set by the study that runs several jobs at the same time
-    jobs = int(os.environ.get(PROCESSES, "1"))
+    # set by the study that runs several jobs at the same time; they share the main memory, but may have a GPU each
+    jobs = int((cuda and os.environ.get(GPU_JOBS)) or os.environ.get(PROCESSES, "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if ranks.launched() > 1 else 0
     return Device(
         name,

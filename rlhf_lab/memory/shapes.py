@@ -119,7 +119,7 @@ def config_shape(config: Any) -> ModelShape:
             head_dim=hidden // heads,
             positions=config.n_positions,
             mlp=config.n_inner or 4 * hidden,
-            tied=True,
+            tied=bool(config.tie_word_embeddings),
             name=name,
         )
     if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:

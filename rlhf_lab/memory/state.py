@@ -240,13 +240,13 @@ def _fraction(total: int, sharded: bool, processes: int) -> int:
 
 
 def bytes_per_parameter(training: Training) -> dict[str, int]:
-    """Return the terms of this module's docstring for a matrix that is fully trained."""
-    optimizer_state = 1 if training.optimizer == "muon" else 2
+    """Return the terms of this module's docstring for a fully trained matrix, without the scales of 8-bit moments."""
+    moments = {"adamw": 2 * MOMENT, "muon": MOMENT, "adamw_8bit": 2}
     sizes = {
         "weights": WEIGHT,
         "bfloat16 copy": 2,
         "gradient": GRADIENT,
-        "moments": optimizer_state * MOMENT,
+        "moments": moments[training.optimizer],
     }
     if training.precision != "bfloat16":
         del sizes["bfloat16 copy"]

@@ -87,14 +87,12 @@ def _row_per_model(cells: Callable[[ModelShape], Sequence[str]]) -> list[list[st
 def _parameter_grid() -> Grid:
     names = ("weights", "bfloat16 copy", "gradient", "moments")
     rows = []
-    for precision in ("bfloat16", "float32"):
-        for optimizer in ("adamw", "muon"):
-            byte_counts = bytes_per_parameter(Training(precision, optimizer))
-            cells = [str(byte_counts.get(name, 0)) for name in names]
-            total = sum(byte_counts.values())
-            rows.append([f"{optimizer}, {precision}", *cells, str(total)])
-    # a moment of 8 bits is stored in one byte; scales are neglected
-    rows.append(["adamw_8bit, bfloat16", "4", "2", "4", "2", "12"])
+    trainings = [Training("bfloat16"), Training("bfloat16", "muon"), Training(), Training(optimizer="muon")]
+    for training in (*trainings, Training("bfloat16", "adamw_8bit")):
+        byte_counts = bytes_per_parameter(training)
+        cells = [str(byte_counts.get(name, 0)) for name in names]
+        total = sum(byte_counts.values())
+        rows.append([f"{training.optimizer}, {training.precision}", *cells, str(total)])
     rows.append(["frozen, or under an adapter", "4", "2 in its own pass under autocast", "0", "0", "4 to 6"])
     rows.append(["the same, model.weights=bfloat16", "2", "0", "0", "0", "2"])
     rows.append(["the same, model.weights=nf4", "0.52", "0", "0", "0", "0.52"])

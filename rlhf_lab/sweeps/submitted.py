@@ -184,6 +184,8 @@ def _is_preempted() -> bool:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return False
+    if "SLURM_ARRAY_TASK_ID" in os.environ:  # one task has the number of the array, which stands for all tasks
+        job = "{SLURM_ARRAY_JOB_ID}_{SLURM_ARRAY_TASK_ID}".format_map(os.environ)
     command = ["scontrol", "show", "job", "--oneliner", job]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     return "JobState=RUNNING" in process.stdout.split()

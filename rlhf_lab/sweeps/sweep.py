@@ -28,7 +28,7 @@ from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import check_outputs, make_dir, read_json, read_object, write_json, write_text
-from rlhf_lab.core.machine import PROCESSES, usable_cores, visible_gpus
+from rlhf_lab.core.machine import GPU_JOBS, PROCESSES, usable_cores, visible_gpus
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.progress import PUBLISHED
 from rlhf_lab.core.redaction import redacted, redacted_arguments
@@ -42,8 +42,6 @@ from rlhf_lab.sweeps.job_record import OUTPUT, output_to, plan_tracked, record_j
 
 SWEEP = "RLHF_LAB_SWEEP"
 """Environment variable of joblib's jobs: process id of the sweep, which they must not outlive."""
-GPU = "RLHF_LAB_SWEEP_GPU"
-"""Environment variable with the GPU that was assigned to a joblib worker; "" if the worker keeps all GPUs."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of jobs that submitit started."""
 SUBMITIT = ("submitit_slurm", "submitit_local")
@@ -446,13 +444,15 @@ def _take_gpu(config: root.Config, job: int) -> None:
     A worker keeps its GPU for all its jobs, because CUDA reads the variable only once. A job that is itself split
     between processes keeps all GPUs.
     """
-    if GPU in os.environ:
+    if GPU_JOBS in os.environ:
         return
     gpus = visible_gpus(os.environ)
     is_split = registry.kind_of("sharding", config.sharding) != "none"
-    os.environ[GPU] = "" if is_split or len(gpus) < 2 else gpus[job % len(gpus)]
-    if os.environ[GPU]:
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ[GPU]
+    jobs = int(os.environ.get(PROCESSES, "1"))
+    if not is_split and len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[job % len(gpus)]
+        jobs = -(-jobs // len(gpus))  # rounded up
+    os.environ[GPU_JOBS] = str(jobs)
 
 
 def _written_keys() -> set[str]:

@@ -18,7 +18,6 @@ def plan_steps(
     epochs: float,
     bucket_batches: int,
     seed: int,
-    whole_epochs: bool = False,
 ) -> list[list[int]]:
     """Return the example indices of every step.
 
@@ -28,14 +27,13 @@ def plan_steps(
     Args:
         lengths: tokens of each example.
         batch_size: examples per step.
-        epochs: passes over the data; ⌈epochs·N/batch_size⌉ steps are planned.
+        epochs: passes over the data; each ends with a smaller batch if `batch_size` does not divide their number.
         bucket_batches: batches per window; 1 turns sorting off.
-        whole_epochs: True to plan the smaller last batch of every epoch in addition; `epochs` is then an integer.
     """
-    if whole_epochs:
-        total = round(epochs) * math.ceil(len(lengths) / batch_size)
-    else:
-        total = math.ceil(epochs * len(lengths) / batch_size)
+    whole = math.floor(epochs)
+    batches_per_epoch = len(lengths) / batch_size
+    # rounded, because 1.1 epochs of ten batches are 1.0000000000000009 batches after the first epoch
+    total = whole * math.ceil(batches_per_epoch) + math.ceil(round((epochs - whole) * batches_per_epoch, 9))
     steps: list[list[int]] = []
     window_size = batch_size * bucket_batches
     epoch = 0

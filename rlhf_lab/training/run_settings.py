@@ -106,5 +106,5 @@ class Checkpoint(Section):
     """
 
     inherited: ClassVar[bool] = True
-    every_steps: int = 100
+    every_steps: Annotated[int, Ge(0, hint="0 writes none")] = 100
     background: bool | None = None

@@ -14,6 +14,7 @@ import pytest
 from rlhf_lab.config import registry, schema
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.ranges import CheckedSettings, Distinct, Finite, Ge, Gt, Le, Lt, NotEmpty, Range, ranged_fields
+from rlhf_lab.training.run_settings import Checkpoint
 
 KINDS = [registry.settings_class(group, kind) for group in registry.groups() for kind in registry.kinds(group)]
 SECTIONS = [section.cls for section in registry.sections().values()]
@@ -94,3 +95,9 @@ def test_the_walk_sees_the_settings() -> None:
     refused = [value for cls in CLASSES for hint in ranged_fields(cls).values() for value in refused_values(hint)]
     assert len(CLASSES) > 60
     assert len(refused) > 200
+
+
+def test_minus_one_is_not_a_number_of_steps() -> None:
+    """It would save after every step, because every number of steps is a multiple of it."""
+    with pytest.raises(ConfigError, match="every_steps=-1 must be at least 0; 0 writes none"):
+        Checkpoint(every_steps=-1)

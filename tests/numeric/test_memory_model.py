@@ -60,12 +60,12 @@ def test_published_shapes_have_the_published_number_of_parameters(source: str, c
     "config",
     [
         GPT2Config(),
-        GPT2Config(n_embd=96, n_head=4, n_layer=2, n_inner=100),
+        GPT2Config(n_embd=96, n_head=4, n_layer=2, n_inner=100, tie_word_embeddings=False),
         Qwen2Config(tie_word_embeddings=True, num_key_value_heads=4),
         Qwen2Config(tie_word_embeddings=False),
         Qwen3Config(hidden_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_hidden_layers=2),
     ],
-    ids=["gpt2", "gpt2 with an MLP of its own", "qwen2 tied", "qwen2", "qwen3 with wide heads"],
+    ids=["gpt2", "gpt2 with an MLP and a head of its own", "qwen2 tied", "qwen2", "qwen3 with wide heads"],
 )
 def test_parameters_are_counted_as_transformers_makes_them(config: Any) -> None:
     shape = config_shape(config)
@@ -102,6 +102,7 @@ def test_bytes_per_parameter_by_hand() -> None:
     assert sum(bytes_per_parameter(Training("float32")).values()) == 4 + 4 + 4 + 4 == 16
     assert sum(bytes_per_parameter(Training("bfloat16", "muon")).values()) == 4 + 2 + 4 + 4 == 14
     assert sum(bytes_per_parameter(Training("float32", "muon")).values()) == 4 + 4 + 4 == 12
+    assert sum(bytes_per_parameter(Training("bfloat16", "adamw_8bit")).values()) == 4 + 2 + 4 + 1 + 1 == 12
 
 
 def test_what_strategies_divide_by_hand() -> None:

@@ -39,12 +39,19 @@ def test_fractional_epochs(epochs, count):
     assert len(plan([1] * 24, epochs=epochs)) == count
 
 
-@pytest.mark.parametrize(("whole_epochs", "count"), [(False, 14), (True, 16)])
-def test_whole_epochs_keep_their_smaller_batches(whole_epochs, count):
-    """10 examples in batches of 3 are four batches in every epoch; ⌈4 · 10/3⌉ steps miss two of the last epoch."""
-    steps = plan_steps([1] * 10, batch_size=3, epochs=4, bucket_batches=4, seed=0, whole_epochs=whole_epochs)
-    counts = Counter(i for step in steps for i in step)
-    assert len(steps) == count and (set(counts.values()) == {4}) == whole_epochs
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "epochs", "count"), [(10, 3, 4, 16), (10, 16, 3, 3), (100, 10, 1.1, 11)]
+)
+def test_every_epoch_has_its_smaller_last_batch(rows, batch_size, epochs, count):
+    """10 rows in batches of 3 are four batches per epoch; ⌈4 · 10/3⌉ = 14 steps would miss two of the last epoch."""
+    steps = plan([1] * rows, batch_size=batch_size, epochs=epochs)
+    assert len(steps) == count and sum(map(len, steps)) == round(epochs * rows)
+
+
+@given(st.integers(1, 80), st.integers(1, 16), st.integers(1, 200))
+def test_steps_of_a_round_are_never_missing(rows, batch_size, steps):
+    """Rounds of self-training and iterative DPO plan enough passes for a number of steps, and take the first ones."""
+    assert len(plan([1] * rows, batch_size=batch_size, epochs=steps * batch_size / rows)) >= steps
 
 
 def test_the_plan_follows_from_the_seed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -109,6 +110,15 @@ def test_free_memory_is_the_machines_or_the_containers(monkeypatch, tmp_path):
     assert ask("memory").status == "pass"
     write_text(limit, f"{GIB + GIB // 2}\n")
     assert (ask("memory").status, ask("memory").measured) == ("fail", "0.5 GiB free")
+
+
+def test_a_container_may_have_fewer_cores_than_the_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for quota, cores in ((None, 8), ("max 100000", 8), ("150000 100000", 2), ("1600000 100000", 8)):
+        if quota:
+            write_text(machine.CPU_QUOTA, f"{quota}\n")
+        assert machine.usable_cores() == cores
 
 
 def test_a_terminal_that_cannot_show_greek(monkeypatch):

@@ -13,9 +13,10 @@ import pytest
 from support import checked
 
 from rlhf_lab.config import root
-from rlhf_lab.core import machine
+from rlhf_lab.core import machine, ranks
 from rlhf_lab.core.console import QUIET, VERBOSITY, console
 from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.memory.device import device
 from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.sweeps import sweep
 from rlhf_lab.sweeps.job_lines import JobLines, done_words, job_finished, job_words
@@ -181,8 +182,8 @@ def test_gpus_of_the_driver_count_without_the_variable(tmp_path, monkeypatch):
 @pytest.fixture
 def four_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    monkeypatch.setenv(sweep.GPU, "unset")  # so that the fixture removes what the test sets
-    monkeypatch.delenv(sweep.GPU)
+    monkeypatch.setenv(sweep.GPU_JOBS, "unset")  # so that the fixture removes what the test sets
+    monkeypatch.delenv(sweep.GPU_JOBS)
 
 
 @pytest.mark.parametrize(("job", "gpu"), [(0, "4"), (3, "7"), (5, "5")])
@@ -191,6 +192,16 @@ def test_parallel_jobs_get_different_gpus(four_gpus, job, gpu):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
     sweep._take_gpu(checked("sft"), job + 1)  # the worker's next job
     assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+@pytest.mark.parametrize(("processes", "sharding", "jobs"), [(4, "none", 1), (6, "none", 2), (2, "ddp", 2)])
+def test_memory_of_a_gpu_is_shared_by_its_own_jobs_only(four_gpus, monkeypatch, processes, sharding, jobs):
+    monkeypatch.setenv(sweep.PROCESSES, str(processes))
+    config = checked("sft", f"sharding={sharding}", "runtime.memory_gib=24")
+    sweep._take_gpu(config, 2)
+    assert device(config).jobs == processes  # on a CPU all jobs share the memory
+    monkeypatch.setattr(ranks, "device", lambda name: "cuda")
+    assert device(config).jobs == jobs
 
 
 def test_a_job_of_several_processes_keeps_all_gpus(four_gpus):

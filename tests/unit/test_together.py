@@ -26,6 +26,13 @@ def test_a_launcher_must_start_what_the_config_asks_for(choice, message, monkeyp
     check_launch(checked("sft", "sharding=ddp", "sharding.processes=2"))
     with pytest.raises(ConfigError, match=message):
         check_launch(checked("sft", "sharding=ddp", choice))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    check_launch(checked("sft", "sharding=ddp"))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ConfigError, match="has 1 GPUs"):
+        check_launch(checked("sft", "sharding=ddp"))
+    check_launch(checked("sft", "sharding=ddp", "runtime.device=cpu"))
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,6 @@ class OnPolicy(Algorithm):
             epochs=settings.epochs,
             bucket_batches=settings.length_bucket_batches,
             seed=self.run.seed("on_policy/order", self.iteration),
-            whole_epochs=True,
         )
 
     def _experience(self, groups: list[EpisodeGroup], metrics: dict[str, float]) -> tuple[Experience, Tensor]:

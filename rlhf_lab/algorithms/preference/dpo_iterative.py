@@ -188,9 +188,7 @@ class IteratedDPO(PreferenceAlgorithm):
             bucket_batches=self.settings.length_bucket_batches,
             seed=self.run.seed("dpo_iterative/order", index),
         )
-        # `epochs` is fractional, so ⌈epochs·N/batch_size⌉ may be off by one: truncate, or repeat the first steps.
-        missing = self.round_steps - len(steps)
-        return (steps + steps[:missing])[: self.round_steps]
+        return steps[: self.round_steps]  # the smaller last batches of epochs make them more
 
     @property
     def finished(self) -> bool:

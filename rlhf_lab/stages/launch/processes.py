@@ -90,6 +90,11 @@ def check_launch(checked: root.Config) -> None:
             f"sharding.processes={checked.sharding.processes}, but the launcher started {local} processes on this "
             f"machine; remove the setting, or use sharding.processes={local}"
         )
+    if ranks.device(checked.runtime.device) == "cuda" and ranks.local_rank() >= torch.cuda.device_count():
+        raise ConfigError(
+            f"the launcher started {local} processes here, and the machine has {torch.cuda.device_count()} GPUs; start "
+            "one process for each, or use runtime.device=cpu"
+        )
 
 
 def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
