@@ -281,7 +281,8 @@ class StudySettings(Section):
             *(
                 (not levels or level in levels, f"predicts: {level} is not a level of {self.compare}: {levels}")
                 for p in self.predicts
-                for level in (p.level, self.baseline if p.versus is None else p.versus)
+                for level in (p.level, p.versus)
+                if level is not None  # without `versus`, the claim is about the baseline, which has its own check
             ),
             *(
                 (

@@ -110,7 +110,7 @@ def problems_of(out: str) -> list[str]:
             ["+recipe=dpo", "needs.policy=nonsense"],
             [
                 f"needs.policy=nonsense is neither a recipe ({', '.join(RECIPES)}), a directory, nor a hub id "
-                "(owner/name)"
+                "(owner/name); run a recipe of your own first, and name the directory of its run"
             ],
         ),
         (
