@@ -70,7 +70,7 @@ def speaker(tmp_path_factory) -> Path:
     """A policy that has trained for long enough to end most of its responses."""
     out = tmp_path_factory.mktemp("speaker")
     stage = planned(
-        "sft", *SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=16", f"outputs={out}", "checkpoint.every_steps=0"
+        "sft", *SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=24", f"outputs={out}", "checkpoint.every_steps=0"
     )
     execute(stage)
     return Path(stage.model)
