@@ -13,7 +13,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.packs.code.sandbox import command as command
 from rlhf_lab.packs.code.sandbox import levels
-from rlhf_lab.packs.code.sandbox.probes import probe, reach, scene, table, use
+from rlhf_lab.packs.code.sandbox.probes import probe, reach, table, targets, use
 from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES
 from rlhf_lab.packs.code.sandbox.sandbox import why_not
 
@@ -77,19 +77,19 @@ def test_the_documentation_counts_the_probes():
 
 
 @pytest.fixture(scope="module")
-def there():
-    with scene.scene() as generated:
+def probe_targets():
+    with targets.probe_targets() as generated:
         yield generated
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_quick_probes_do_not_escape(best, there, name):
+def test_quick_probes_do_not_escape(best, probe_targets, name):
     attack = next(attack for attack in table.PROBES if attack.name == name)
-    conclusion = table.run_probe(attack, best, "namespaces+seccomp", there)
+    conclusion = table.run_probe(attack, best, "namespaces+seccomp", probe_targets)
     assert not conclusion.escaped, conclusion
 
 
-def test_an_escape_is_seen(there):
+def test_an_escape_is_seen(probe_targets):
     """At the level that stops little; the same probes as above."""
     from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
     from rlhf_lab.packs.code.sandbox.settings import Sandboxing
@@ -97,9 +97,9 @@ def test_an_escape_is_seen(there):
     sandbox = Sandbox(Sandboxing(level="rlimits", timeout_s=4.0, memory_mib=128, disk_mib=4))
     for name in ("TCP to this machine", "a file of this user", "signal to a process of this user"):
         attack = next(attack for attack in table.PROBES if attack.name == name)
-        assert table.run_probe(attack, sandbox, "rlimits", there).escaped, name
+        assert table.run_probe(attack, sandbox, "rlimits", probe_targets).escaped, name
     harmless = probe.Probe("harmless", "files", "stopped('nothing')")
-    assert not table.run_probe(harmless, sandbox, "rlimits", there).escaped
+    assert not table.run_probe(harmless, sandbox, "rlimits", probe_targets).escaped
 
 
 @pytest.mark.slow

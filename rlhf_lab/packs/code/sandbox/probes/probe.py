@@ -1,6 +1,6 @@
 """Definition of a probe, an attack on the sandbox.
 
-Each probe prints what it reached ("ESCAPED: …") or what stopped it ("stopped: …"), and `scene.py` also checks its
+Each probe prints what it reached ("ESCAPED: …") or what stopped it ("stopped: …"), and `targets.py` also checks its
 effects from outside. Probes are bounded, so that they are harmless if nothing stops them. For example, the fork bomb
 only exceeds the limit by a small factor, and the signal to all processes is signal 0.
 """
@@ -16,7 +16,7 @@ from rlhf_lab.packs.code.sandbox.jail.seccomp import AUDIT_ARCH, CLONE3, OF_ITSE
 PRELUDE = """
 import ctypes, errno, mmap, os, resource, signal, socket, stat, sys, time
 NUMBERS = {numbers}
-SCENE = {scene}
+TARGETS = {targets}
 libc = ctypes.CDLL(None, use_errno=True)
 
 def escaped(what):
@@ -58,7 +58,7 @@ class Probe:
     Attributes:
         name: description of the attack.
         kind: category of the target.
-        body: Python statements; `escaped`, `stopped`, `call`, `read` and `SCENE` are defined.
+        body: Python statements; `escaped`, `stopped`, `call`, `read` and `TARGETS` are defined.
         limit: expected status if a limit of the sandbox must stop it; empty otherwise.
         keep: True to read back its files and start another program with them.
     """
@@ -69,8 +69,8 @@ class Probe:
     limit: str = ""
     keep: bool = False
 
-    def program(self, scene: dict[str, object]) -> str:
-        """Return the complete program of the attack, given the targets in `scene` (`Scene.values`)."""
+    def program(self, targets: dict[str, object]) -> str:
+        """Return the complete program of the attack, given the targets (`ProbeTargets.values`)."""
         machine = os.uname().machine
         column = list(AUDIT_ARCH).index(machine) if machine in AUDIT_ARCH else 0
         of_itself = {name: pair for name, (pair, _) in OF_ITSELF.items()}
@@ -79,7 +79,7 @@ class Probe:
         lines = textwrap.indent(textwrap.dedent(self.body).strip(), "    ")
         # `replace` instead of `format`, because the prelude and the bodies contain braces
         program = PRELUDE.replace("{numbers}", repr(numbers))
-        program = program.replace("{scene}", repr(scene))
+        program = program.replace("{targets}", repr(targets))
         return program.replace("{body}", lines)
 
 

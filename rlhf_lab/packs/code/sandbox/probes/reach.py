@@ -9,14 +9,14 @@ NETWORK = (
         "TCP to this machine",
         "network",
         """
-            socket.create_connection(SCENE['tcp'], 2).send(SCENE['word'])
+            socket.create_connection(TARGETS['tcp'], 2).send(TARGETS['word'])
             escaped('connected')
         """,
     ),
     Probe(
         "UDP to this machine",
         "network",
-        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(SCENE['word'], SCENE['udp'])",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(TARGETS['word'], TARGETS['udp'])",
     ),
     Probe(
         "DNS and TCP to the outside",
@@ -33,7 +33,7 @@ NETWORK = (
         "network",
         """
             peer = socket.socket(socket.AF_UNIX)
-            peer.connect(SCENE['abstract'])
+            peer.connect(TARGETS['abstract'])
             escaped('connected')
         """,
     ),
@@ -42,7 +42,7 @@ NETWORK = (
         "network",
         """
             peer = socket.socket(socket.AF_UNIX)
-            peer.connect(SCENE['unix'])
+            peer.connect(TARGETS['unix'])
             escaped('connected')
         """,
     ),
@@ -91,17 +91,17 @@ FILES = (
         "home folder",
         "files",
         """
-            names = os.listdir(SCENE['home'])
-            if set(names) & set(SCENE['home_names']): escaped(names[:3])
+            names = os.listdir(TARGETS['home'])
+            if set(names) & set(TARGETS['home_names']): escaped(names[:3])
         """,
     ),
-    reads("a file of this user", "files", "SCENE['canary']"),
-    reads("source of the lab", "files", "SCENE['source']"),
+    reads("a file of this user", "files", "TARGETS['canary']"),
+    reads("source of the lab", "files", "TARGETS['source']"),
     Probe(
         "write beside a file of this user",
         "files",
         """
-            open(SCENE['canary'] + '.new', 'w').write('x')
+            open(TARGETS['canary'] + '.new', 'w').write('x')
             escaped('written')
         """,
     ),
@@ -109,7 +109,7 @@ FILES = (
         "leave a file in /tmp for others",
         "files",
         """
-            open('/tmp/' + SCENE['mark'], 'w').write('x')
+            open('/tmp/' + TARGETS['mark'], 'w').write('x')
             stopped('written to a /tmp of its own')
         """,
     ),
@@ -117,7 +117,7 @@ FILES = (
         "compiled module for the next run",
         "files",
         """
-            path = os.path.dirname(os.__file__) + '/__pycache__/' + SCENE['mark']
+            path = os.path.dirname(os.__file__) + '/__pycache__/' + TARGETS['mark']
             open(path, 'w').close()
             os.remove(path)
             escaped('written')
@@ -128,7 +128,7 @@ FILES = (
         "files",
         """
             import site
-            path = site.getsitepackages()[0] + '/' + SCENE['mark']
+            path = site.getsitepackages()[0] + '/' + TARGETS['mark']
             open(path, 'w').close()
             os.remove(path)
             escaped('written')
@@ -138,8 +138,8 @@ FILES = (
         "link out of its folder",
         "files",
         """
-            os.symlink(SCENE['canary'], 'leak')
-            os.symlink(SCENE['folder'], 'leaks')
+            os.symlink(TARGETS['canary'], 'leak')
+            os.symlink(TARGETS['folder'], 'leaks')
         """,
         keep=True,
     ),
@@ -147,7 +147,7 @@ FILES = (
         "hard link out of its folder",
         "files",
         """
-            os.link(SCENE['canary'], 'leak')
+            os.link(TARGETS['canary'], 'leak')
             escaped('linked')
         """,
         keep=True,
@@ -166,9 +166,9 @@ FILES = (
         "folder in place of a file that it was given",
         "files",
         """
-            os.remove(SCENE['given'])
-            os.mkdir(SCENE['given'])
-            open(SCENE['given'] + '/x', 'w').close()
+            os.remove(TARGETS['given'])
+            os.mkdir(TARGETS['given'])
+            open(TARGETS['given'] + '/x', 'w').close()
         """,
         keep=True,
     ),
@@ -271,7 +271,7 @@ SECRETS = (
         "environment",
         "secrets",
         """
-            if SCENE['secret_name'] in os.environ: escaped('inherited')
+            if TARGETS['secret_name'] in os.environ: escaped('inherited')
             stopped(sorted(os.environ))
         """,
     ),
@@ -280,7 +280,7 @@ SECRETS = (
         "secrets",
         """
             text = read('/proc/self/environ')
-            if SCENE['secret_name'].encode() in text: escaped('inherited')
+            if TARGETS['secret_name'].encode() in text: escaped('inherited')
         """,
     ),
     Probe(
@@ -292,7 +292,7 @@ SECRETS = (
                     text = read('/proc/' + pid + '/environ')
                 except OSError:
                     continue
-                if SCENE['secret_name'].encode() in text: escaped('process ' + pid)
+                if TARGETS['secret_name'].encode() in text: escaped('process ' + pid)
         """,
     ),
     Probe(
@@ -306,7 +306,7 @@ SECRETS = (
     Probe(
         "command lines of others",
         "secrets",
-        "escaped(read('/proc/%d/cmdline' % SCENE['victim'])[:20])",
+        "escaped(read('/proc/%d/cmdline' % TARGETS['victim'])[:20])",
     ),
     Probe(
         "/proc/kcore",
@@ -324,7 +324,7 @@ PROCESSES = (
         "processes",
         """
             children = 0
-            while children < 4 * SCENE['processes']:
+            while children < 4 * TARGETS['processes']:
                 if os.fork() == 0:
                     time.sleep(2)
                     os._exit(0)
@@ -338,7 +338,7 @@ PROCESSES = (
         """
             import threading
             threading.stack_size(65536)
-            for count in range(4 * SCENE['processes']):
+            for count in range(4 * TARGETS['processes']):
                 threading.Thread(target=time.sleep, args=(2,), daemon=True).start()
             escaped(str(count + 1) + ' threads')
         """,
@@ -347,7 +347,7 @@ PROCESSES = (
         "signal to a process of this user",
         "processes",
         """
-            os.kill(SCENE['victim'], signal.SIGKILL)
+            os.kill(TARGETS['victim'], signal.SIGKILL)
             escaped('killed')
         """,
     ),
@@ -421,7 +421,8 @@ PROCESSES = (
                 os.setsid()
                 if os.fork() == 0:
                     for fd in range(3): os.close(fd)
-                    os.execv(sys.executable, [sys.executable, '-S', '-c', 'import time; time.sleep(60)', SCENE['mark']])
+                    program = [sys.executable, '-S', '-c', 'import time; time.sleep(60)', TARGETS['mark']]
+                    os.execv(sys.executable, program)
                 os._exit(0)
             time.sleep(.2)
             stopped('ended with the program')

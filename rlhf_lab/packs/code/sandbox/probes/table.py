@@ -10,7 +10,15 @@ from rlhf_lab.packs.code.sandbox.outcome import Level
 from rlhf_lab.packs.code.sandbox.probes import reach, use
 from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES, TESTS
 from rlhf_lab.packs.code.sandbox.probes.probe import Probe
-from rlhf_lab.packs.code.sandbox.probes.scene import DISK_MIB, GIVEN, MEMORY_MIB, PROCESSES, TIMEOUT_S, Scene, scene
+from rlhf_lab.packs.code.sandbox.probes.targets import (
+    DISK_MIB,
+    GIVEN,
+    MEMORY_MIB,
+    PROCESSES,
+    TIMEOUT_S,
+    ProbeTargets,
+    probe_targets,
+)
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
@@ -48,17 +56,17 @@ def probe_level(level: Level) -> list[ProbeResult]:
         processes=PROCESSES,
     )
     sandbox = Sandbox(settings)
-    with scene() as there:
-        findings = [run_probe(probe, sandbox, level, there) for probe in PROBES]
+    with probe_targets() as targets:
+        findings = [run_probe(probe, sandbox, level, targets) for probe in PROBES]
     return [*findings, *_run_candidates(sandbox, level)]
 
 
-def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> ProbeResult:
-    """Run one probe against the targets in `there` and return its result."""
+def run_probe(probe: Probe, sandbox: Sandbox, level: Level, targets: ProbeTargets) -> ProbeResult:
+    """Run one probe against the targets and return its result."""
     files = {GIVEN: b"given"}
     keep = probe.keep and level != "container"  # containers do not return files
     try:
-        outcome = sandbox.run(probe.program(there.values()), files=files, keep=keep)
+        outcome = sandbox.run(probe.program(targets.values()), files=files, keep=keep)
         if keep:
             # files left by a probe must not affect the next program
             next_outcome = sandbox.run("print('next')", files=outcome.next_files(files))
@@ -70,7 +78,7 @@ def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> Pro
         return ProbeResult(probe.name, probe.kind, level, True, f"the sandbox broke: {str(error)[:80]}")
     if outcome.lost:
         return ProbeResult(probe.name, probe.kind, level, True, f"the sandbox broke: {outcome.lost[:80]}")
-    reached = there.effects_seen(outcome)
+    reached = targets.effects_seen(outcome)
     escape = next((line for line in outcome.stdout.splitlines() if line.startswith("ESCAPED:")), "")
     # these probes exit with status 3, so `ok` without output means that a forged report was accepted
     forged = probe.name.startswith("forged") and outcome.status == "ok" and not outcome.stdout

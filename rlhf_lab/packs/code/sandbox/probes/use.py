@@ -14,7 +14,7 @@ def shared_object_probe(name: str, descriptor: str, flags: str) -> Probe:
             libc.mmap.restype = ctypes.c_void_p
             libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
             libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-            size, failed = SCENE['memory'] // 4, ctypes.c_void_p(-1).value
+            size, failed = TARGETS['memory'] // 4, ctypes.c_void_p(-1).value
             for _ in range(14):
                 start = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, {flags}, {descriptor}, 0)
                 if start == failed: stopped('mmap: ' + errno.errorcode[ctypes.get_errno()])
@@ -30,7 +30,7 @@ RESOURCES = (
         "memory in one piece",
         "memory",
         """
-            x = bytearray(SCENE['memory'] * 2)
+            x = bytearray(TARGETS['memory'] * 2)
             escaped(len(x))
         """,
     ),
@@ -38,7 +38,7 @@ RESOURCES = (
         "memory by mmap",
         "memory",
         """
-            x = mmap.mmap(-1, SCENE['memory'] * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            x = mmap.mmap(-1, TARGETS['memory'] * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             x.write(b'x' * (1 << 20))
             escaped('mapped')
         """,
@@ -49,7 +49,7 @@ RESOURCES = (
         """
             for _ in range(5):
                 if os.fork() == 0:
-                    x = bytearray(b'x') * (SCENE['memory'] // 2)
+                    x = bytearray(b'x') * (TARGETS['memory'] // 2)
                     time.sleep(1.5)
                     print('held', flush=True)
                     os._exit(0)
@@ -104,7 +104,7 @@ RESOURCES = (
         "disk",
         """
             with open('big', 'wb') as file:
-                for _ in range(2 * SCENE['disk_mib']): file.write(b'x' * (1 << 20))
+                for _ in range(2 * TARGETS['disk_mib']): file.write(b'x' * (1 << 20))
             escaped('written')
         """,
     ),
@@ -114,7 +114,7 @@ RESOURCES = (
         """
             for number in range(4):
                 with open('big%d' % number, 'wb') as file:
-                    for _ in range(SCENE['disk_mib'] // 2): file.write(b'x' * (1 << 20))
+                    for _ in range(TARGETS['disk_mib'] // 2): file.write(b'x' * (1 << 20))
             escaped('written')
         """,
     ),
@@ -123,7 +123,7 @@ RESOURCES = (
         "disk",
         """
             os.mkdir('many')
-            for number in range(100 * SCENE['disk_mib']): open('many/%d' % number, 'w').close()
+            for number in range(100 * TARGETS['disk_mib']): open('many/%d' % number, 'w').close()
             escaped('created')
         """,
     ),
@@ -131,10 +131,10 @@ RESOURCES = (
         "/dev/shm",
         "disk",
         """
-            path = '/dev/shm/' + SCENE['mark']
+            path = '/dev/shm/' + TARGETS['mark']
             try:
                 with open(path, 'wb') as file:
-                    for _ in range(4): file.write(b'x' * (SCENE['disk_mib'] << 19))
+                    for _ in range(4): file.write(b'x' * (TARGETS['disk_mib'] << 19))
             finally:
                 os.remove(path)
             escaped('written')

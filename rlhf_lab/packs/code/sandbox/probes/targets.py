@@ -21,8 +21,8 @@ MEMORY_MIB, DISK_MIB, PROCESSES, TIMEOUT_S = 128, 4, 8, 4.0
 """Limits of the probes. They are small, so that exceeding them is fast and harmless."""
 
 
-class Scene:
-    """Targets of the probes, created by `scene`. It also checks from outside which targets were reached."""
+class ProbeTargets:
+    """Targets of the probes, created by `probe_targets`. It also checks from outside which targets were reached."""
 
     def __init__(self, stack: ExitStack):
         self.word = secrets.token_bytes(16)
@@ -55,7 +55,7 @@ class Scene:
         self.victim.wait()
 
     def values(self) -> dict[str, object]:
-        """Return the targets as a probe's program reads them in `SCENE`: paths, addresses, process id, limits."""
+        """Return the targets as a probe's program reads them in `TARGETS`: paths, addresses, process id, limits."""
         home = Path.home()
         names = sorted(os.listdir(home)) if os.access(home, os.R_OK) else []
         shown = {".pyenv", "miniconda3", "anaconda3"}  # visible in the sandbox if the interpreter is there
@@ -108,7 +108,7 @@ class Scene:
 
 
 @contextmanager
-def scene() -> Iterator[Scene]:
+def probe_targets() -> Iterator[ProbeTargets]:
     """Context manager that creates the targets of the probes and removes them at the end."""
     with ExitStack() as stack:
-        yield Scene(stack)
+        yield ProbeTargets(stack)
