@@ -18,9 +18,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rlhf_lab.config.overrides import literal
+from rlhf_lab.config.schema import closest
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.console import number_table
 from rlhf_lab.core.files import write_text
+from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.rundir import TRUE_REWARD
 from rlhf_lab.results.wording import compact, judged_title, markdown_table, signed
@@ -154,7 +156,7 @@ def rich_table(study: Study, sections: list[MetricSection]) -> RenderableType:
         blocks.append(number_table(headings, [cells(study, row) for row in section.rows], title=title))
     for job in study.incomplete.to_dict("records"):
         blocks.append(Text(job_line(job), style="red"))
-    blocks += [Text(line, style="yellow") for line in changed_lines(study)]
+    blocks += [Text(line, style="yellow") for line in (*missing_metric_lines(study), *changed_lines(study))]
     blocks.append(Text(f"Numbers are {label(study)}; intervals are 95 %.", style="dim"))
     return Group(*blocks)
 
@@ -188,6 +190,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
         # "study.arm" is no setting that a reader knows
         headings = (study.compare.removeprefix("study."), *HEADINGS[1:])
         page.write(markdown_table(headings, rows, "lrrr") + "\n")
+    page.write("".join(f"\n{line}\n" for line in missing_metric_lines(study)))
     page.write(rate_markdown(study))
     page.write(correlation_markdown(study))
     page.write(pareto_markdown(study))
@@ -214,6 +217,18 @@ def method(study: Study) -> str:
         "“detectable” is the difference that such a test would find with 80 % power at the strictest level of the "
         "adjustment, with 95 % bounds. The tables are exploratory, and their intervals are not adjusted."
     )
+
+
+def missing_metric_lines(study: Study) -> list[str]:
+    """Return a line for each metric that no completed job has, with the closest name of a metric."""
+    lines = []
+    for name in study.metrics:
+        if len(study.completed) and not study.completed[name].notna().any():
+            close = closest(name, catalogue().keys() - {name})
+            # a name that is declared may be missing for other reasons, such as data without gold
+            hint = f"; did you mean {close}?" if close and name not in catalogue() else ""
+            lines.append(f"No completed job has the metric {name}{hint}")
+    return lines
 
 
 def job_line(job: Mapping[Hashable, Any]) -> str:

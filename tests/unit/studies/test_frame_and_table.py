@@ -147,6 +147,23 @@ def test_what_nobody_scored_is_not_one_shared_seed(make_study):
     assert "no seed has both sides scored: buffer mixed and buffer stale." in conclusion
 
 
+def test_a_metric_that_no_job_has_is_named_with_the_closest_name(make_study):
+    """A misspelt metric gave an empty column without a word."""
+    directory = make_study(seeds=2)
+    assert table.missing_metric_lines(read_study(directory)) == []
+    plan = json.loads((directory / "study.json").read_text())
+    names = ["gold", "verbos", "accuracy"]
+    (directory / "study.json").write_text(json.dumps(plan | {"metrics": names}))
+    study = read_study(directory)
+    lines = [
+        "No completed job has the metric verbos; did you mean verbose?",
+        "No completed job has the metric accuracy",  # the spelling is right
+    ]
+    assert table.missing_metric_lines(study) == lines
+    sections = build_sections(study)
+    assert all(line in markdown(study, sections, Conclusion("")) for line in lines)
+
+
 def test_a_study_in_which_nothing_completed_still_has_tables(make_study):
     study = read_study(make_study(seeds=2, missing=tuple(range(6))))
     sections = build_sections(study)
