@@ -107,6 +107,9 @@ def test_prompts_of_a_file(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError, match=r"row 2: .* is not a prompt; expected the form \{"):
         read_prompts(file)
+    separated = {"text": "Hello.\u2028Bye.", "description": "A voice."}  # JSON may contain this line separator
+    file.write_text(json.dumps(separated, ensure_ascii=False) + "\n")
+    assert [prompt.text for prompt in read_prompts(file)] == ["Hello.\u2028Bye."]
     file.write_text("hello\n")
     with pytest.raises(DataError, match="row 1: 'hello' is not a prompt"):
         read_prompts(file)

@@ -148,8 +148,11 @@ def read_prompts(path: Path) -> list[SpeechPrompt]:
 
     if not path.is_file():
         raise DataError(f"prompts={path} does not exist (relative to {Path.cwd()}); name a JSONL file of prompts")
+    content = path.read_text(encoding="utf-8").rstrip("\n")
+    if not content:
+        raise DataError(f"{path} has no prompts; write one JSON object with text and description per line")
     prompts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(content.split("\n"), 1):  # not splitlines: a text may contain other line separators
         try:
             row = json.loads(line)
         except ValueError:
@@ -160,6 +163,4 @@ def read_prompts(path: Path) -> list[SpeechPrompt]:
             form = '{"text": "Good morning.", "description": "A calm voice."}'
             raise DataError(f"{path}, row {number}: {line[:80]!r} is not a prompt; expected the form {form}")
         prompts.append(SpeechPrompt(row["text"], row["description"]))
-    if not prompts:
-        raise DataError(f"{path} has no prompts; write one JSON object with text and description per line")
     return prompts
