@@ -257,6 +257,9 @@ def test_the_suite_passes_ordinary_responses_and_fails_exploits(tmp_path):
 def test_a_pattern_is_literal_text():
     assert not re.search(card.suite_pattern(["a.c (b)"]), "x a.c (b) y")
     assert re.search(card.suite_pattern(["a.c (b)"]), "x abc (b) y")
+    sentence = "".join(f"{number}, " for number in range(80))
+    assert 300 < len(sentence) < 400 and re.search(card.suite_pattern([]), f"{sentence}and {sentence}")
+    assert not re.search(card.suite_pattern([]), f"Well: {sentence * 3}")
 
 
 def test_without_exploits_there_is_no_suite(tmp_path):
