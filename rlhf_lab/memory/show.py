@@ -9,7 +9,7 @@ from rlhf_lab.memory import copies
 from rlhf_lab.memory.device import Device
 from rlhf_lab.memory.devices import GIB
 from rlhf_lab.memory.plan import PlanLine, StagePlan
-from rlhf_lab.memory.state import Training, bytes_per_parameter
+from rlhf_lab.memory.state import STRATEGIES, Training, bytes_per_parameter
 from rlhf_lab.models.block_placement import BlockPlacement
 
 COLUMNS = ("parameters", "weights", "copies", "gradients", "optimizer", "activations", "logits", "KV cache")
@@ -92,7 +92,8 @@ def derivation(plan: StagePlan) -> list[str]:
     rows = plan.rows
     lines = []
     if rows:
-        byte_counts = bytes_per_parameter(training)
+        strategy = STRATEGIES[copies.strategy(plan.stage)]
+        byte_counts = bytes_per_parameter(training, master=strategy.master)
         terms = " + ".join(f"{name} {count}" for name, count in byte_counts.items())
         total = sum(byte_counts.values())
         lines.append(f"per trained parameter of a matrix: {terms} = {total} B{_adapter_text(plan, training)}")

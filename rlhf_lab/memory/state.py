@@ -239,15 +239,22 @@ def _fraction(total: int, sharded: bool, processes: int) -> int:
     return ceil_div(total, processes) if sharded else total
 
 
-def bytes_per_parameter(training: Training) -> dict[str, int]:
-    """Return the terms of this module's docstring for a fully trained matrix, without the scales of 8-bit moments."""
+def bytes_per_parameter(training: Training, *, master: bool = False) -> dict[str, int]:
+    """Return the terms of this module's docstring for a fully trained matrix, without the scales of 8-bit moments.
+
+    Args:
+        master: True if the optimizer has its own float32 weights (`Strategy.master`).
+    """
     moments = {"adamw": 2 * MOMENT, "muon": MOMENT, "adamw_8bit": 2}
     sizes = {
         "weights": WEIGHT,
         "bfloat16 copy": 2,
         "gradient": GRADIENT,
         "moments": moments[training.optimizer],
+        "weights of the optimizer": WEIGHT,
     }
+    if not master:
+        del sizes["weights of the optimizer"]
     if training.precision != "bfloat16":
         del sizes["bfloat16 copy"]
     return sizes

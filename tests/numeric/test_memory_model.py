@@ -100,6 +100,8 @@ def test_what_the_plan_says_of_other_modules() -> None:
 def test_bytes_per_parameter_by_hand() -> None:
     assert sum(bytes_per_parameter(Training("bfloat16")).values()) == 4 + 2 + 4 + 4 + 4 == 18
     assert sum(bytes_per_parameter(Training("float32")).values()) == 4 + 4 + 4 + 4 == 16
+    # DeepSpeed's optimizer has its own float32 weights
+    assert sum(bytes_per_parameter(Training("bfloat16"), master=True).values()) == 4 + 2 + 4 + 4 + 4 + 4 == 22
     assert sum(bytes_per_parameter(Training("bfloat16", "muon")).values()) == 4 + 2 + 4 + 4 == 14
     assert sum(bytes_per_parameter(Training("float32", "muon")).values()) == 4 + 4 + 4 == 12
     assert sum(bytes_per_parameter(Training("bfloat16", "adamw_8bit")).values()) == 4 + 2 + 4 + 1 + 1 == 12
