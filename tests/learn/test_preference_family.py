@@ -59,7 +59,7 @@ def plan_toy(toy: tuple[Path, Path], out: Path, *more: str) -> Stage:
         "needs.reward=null",
         *FIXED,
         *EVALUATION,
-        "algorithm.lr=1e-2",
+        "algorithm.lr=5e-3",
         "algorithm.epochs=4",
         "algorithm.log_every_steps=1",
         "rollout.max_new_tokens=10",

@@ -67,6 +67,7 @@ def python_of(slurm, job: str) -> int:
     return found
 
 
+@pytest.mark.long
 def test_an_array_ends_in_one_table(site, slurm, sweep):
     """One job is told to stop before its time and goes on later, one is killed: the others are not lost."""
     process = sweep()
