@@ -85,6 +85,10 @@ class ProbeTargets:
         # `word` is random, so its appearance in files or output proves that the file was read
         if self.word in content or self.word in outcome.stdout.encode("utf-8", "surrogatepass"):
             return "the content of a file of this user"
+        if "ESCAPED:" in outcome.stdout:
+            # a process ends some time after its signal, and its end must not be attributed to the next probe
+            with suppress(subprocess.TimeoutExpired):
+                self.victim.wait(timeout=0.2)
         if self.victim.poll() is not None:
             self.victim = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
             return "a process of this user"
