@@ -84,7 +84,7 @@ def _check_single_job(words: Sequence[str]) -> compose.Command:
 
 def show_stage(plan: StagePlan, machine: Device) -> None:
     """Print a stage's memory: the table, the phases, and the derivation of the numbers; one line if it has no model."""
-    if plan.lines or plan.sampler:
+    if plan.has_models:
         console.print(stage_table(plan))
     else:
         console.print(f"[bold]{escape(plan.recipe)}[/bold]")

@@ -281,15 +281,12 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     If there are problems, return the command without the wrong settings, so that a caller can look for more problems.
     Return None if nothing could be composed.
     """
-    if shadowing := _shadowing_files(config_dir):
+    if shadowing := inventory.shadowing_files(config_dir):
         problems.extend(shadowing)
         return None
     overrides = [forced(override) for override in overrides]
     usable, rejected = _existing_overrides(overrides, problems, config_dir)
-    # Among a sweep and other values of the same key, the last one counts, as it does without a sweep.
-    last = {_key(override): override for override in usable}
-    with_sweep = {_key(override) for override in usable if override.is_sweep_override()}
-    usable = [o for o in usable if o is last[_key(o)] or _key(o) not in with_sweep]
+    usable = _last_levels(usable)
     swept = {_key(override): _sweep_values(override) for override in usable if override.is_sweep_override()}
     fixed = [override.input_line or "" for override in usable if not override.is_sweep_override()]
     named_recipes = (str(o.value()) for o in usable if _key(o) == "recipe" and not o.is_sweep_override())
@@ -401,7 +398,7 @@ def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: 
 
 def _parsed(overrides: Sequence[str], problems: list[str], config_dir: str | None) -> list[Override]:
     """Return the overrides that parse; explain each of the others in `problems`."""
-    return words.parse(overrides, [*inventory.recipes(), *_user_options(config_dir, "recipe")], problems)
+    return words.parse(overrides, [*inventory.recipes(), *inventory.user_options(config_dir, "recipe")], problems)
 
 
 def _existing_overrides(
@@ -644,7 +641,7 @@ def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir:
         key = _key(override)
         if key == "recipe" or key in registry.groups():
             lab_options = inventory.recipes() if key == "recipe" else inventory.options(key)
-            existing = [*lab_options, *_user_options(config_dir, key)]
+            existing = [*lab_options, *inventory.user_options(config_dir, key)]
             levels = _sweep_values(override)
             # a level is one option, or a list of them: reward=[bt,length]
             chosen = [str(name) for level in levels for name in (level if isinstance(level, list) else [level])]
@@ -679,28 +676,11 @@ def _as_path(group: str, name: str) -> str:
     return f"; a file or hub id is written data=KIND data.path={name}, where KIND is {kinds}"
 
 
-def _user_options(config_dir: str | None, group: str) -> list[str]:
-    """Return the names of a group's files in the user's own directory."""
-    if not config_dir:
-        return []
-    root = Path(config_dir) / group
-    return [
-        path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.rglob("*.yaml")) if path.is_file()
-    ]
-
-
-def _shadowing_files(config_dir: str | None) -> list[str]:
-    """Return a problem for each file of the user's own directory with the name of a built-in option or recipe.
-
-    Hydra would merge the two files, and stages that are inputs of the run would have the built-in recipe.
-    """
-    built_in = {"recipe": inventory.recipes(), **{group: inventory.options(group) for group in registry.groups()}}
-    return [
-        f"{config_dir}/{group}/{name}.yaml has the name of a built-in file; rename it"
-        for group, names in built_in.items()
-        for name in _user_options(config_dir, group)
-        if name in names
-    ]
+def _last_levels(overrides: Sequence[Override]) -> list[Override]:
+    """Return the overrides with only the last one of each key that has a sweep. Hydra does so for plain values."""
+    last = {_key(override): override for override in overrides}
+    swept = {_key(override) for override in overrides if override.is_sweep_override()}
+    return [override for override in overrides if override is last[_key(override)] or _key(override) not in swept]
 
 
 def _key(override: Override) -> str:

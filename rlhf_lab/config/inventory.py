@@ -68,6 +68,31 @@ def option_files(group: str) -> dict[str, Path]:
     return {name: path for name, (_, path) in files.items()}
 
 
+def user_options(config_dir: str | None, group: str) -> list[str]:
+    """Return the names of a group's files in the user's own directory."""
+    if not config_dir:
+        return []
+    directory = Path(config_dir) / group
+    files = [path for path in sorted(directory.rglob("*.yaml")) if path.is_file()]
+    return [path.relative_to(directory).with_suffix("").as_posix() for path in files]
+
+
+def shadowing_files(config_dir: str | None) -> list[str]:
+    """Return a problem for each file of the user's own directory with the name of a built-in option or recipe.
+
+    Hydra would merge the two files, and stages that are inputs of the run would have the built-in recipe.
+    """
+    if not config_dir:
+        return []
+    built_in = {"recipe": recipes(), **{group: options(group) for group in registry.groups()}}
+    return [
+        f"{config_dir}/{group}/{name}.yaml has the name of a built-in file; rename it"
+        for group, names in built_in.items()
+        for name in user_options(config_dir, group)
+        if name in names
+    ]
+
+
 def _files_by_name(kind: str, group: str, prefix: str) -> dict[str, tuple[Pack, Path]]:
     """Return name → (pack, file) of the YAML files in one directory of every pack.
 

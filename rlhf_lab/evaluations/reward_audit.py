@@ -7,7 +7,7 @@ every metric and counted as `unscored`, because it is neither right nor wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,24 +120,26 @@ def length_matched(pairs: Sequence[Pair]) -> np.ndarray:
 def filler_shift(
     reward: TextReward, prompts: Sequence[str], responses: Sequence[str], scores_N: FloatArray | None = None
 ) -> Estimate:
-    """Return the mean score change if `FILLER` is appended to responses, clustered by prompt; see `filler_shifts`."""
-    return clustered_mean(filler_shifts(reward, prompts, responses, scores_N, {"two": FILLER})["two"], prompts)
+    """Return the mean score change if `FILLER` is appended to responses, clustered by prompt.
+
+    Args:
+        scores_N: scores of the responses without it, if known.
+    """
+    before_N = reward(prompts, responses).total_N if scores_N is None else scores_N
+    return clustered_mean(_scores_with(FILLER, reward, prompts, responses) - before_N, prompts)
 
 
 def filler_shifts(
-    reward: TextReward,
-    prompts: Sequence[str],
-    responses: Sequence[str],
-    scores_N: FloatArray | None = None,
-    fillers: Mapping[str, str] = FILLERS,
+    reward: TextReward, prompts: Sequence[str], responses: Sequence[str], scores_N: FloatArray | None = None
 ) -> dict[str, FloatArray]:
     """Return filler → score change of each response with it, (N,). `scores_N`: scores without it, if known."""
     before_N = reward(prompts, responses).total_N if scores_N is None else scores_N
-    shifts = {}
-    for name, filler in fillers.items():
-        padded = [f"{response} {filler}" for response in responses]
-        shifts[name] = reward(prompts, padded).total_N - before_N
-    return shifts
+    return {name: _scores_with(filler, reward, prompts, responses) - before_N for name, filler in FILLERS.items()}
+
+
+def _scores_with(filler: str, reward: TextReward, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
+    """Return the scores of the responses with a filler appended, (N,)."""
+    return reward(prompts, [f"{response} {filler}" for response in responses]).total_N
 
 
 def filler_slopes(shifts: dict[str, FloatArray]) -> FloatArray:

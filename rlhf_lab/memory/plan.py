@@ -83,6 +83,11 @@ class StagePlan:
         return self.stage.recipe
 
     @property
+    def has_models(self) -> bool:
+        """True if a language model is loaded in this process."""
+        return bool(self.lines or self.sampler)
+
+    @property
     def peak(self) -> int:
         """Bytes of the largest phase."""
         return max(self.phases.values())

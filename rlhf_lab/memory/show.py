@@ -71,7 +71,7 @@ def stage_lines(plan: StagePlan, device: Device) -> list[str]:
     """Return lines about the phases, the peak compared with the device, and the derivation."""
     if plan.stage.config.algorithm.resources.in_worker:
         return ["not planned: the policy is trained and sampled in a worker process, whose memory is not known here"]
-    if not plan.lines and not plan.sampler:
+    if not plan.has_models:
         return ["no language model is loaded"]
     memory_limit = device.share(plan.processes)
     peaks = [f"{name} {size(largest)}" for name, largest in plan.phases.items()]

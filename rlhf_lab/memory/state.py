@@ -246,15 +246,10 @@ def bytes_per_parameter(training: Training, *, master: bool = False) -> dict[str
         master: True if the optimizer has its own float32 weights (`Strategy.master`).
     """
     moments = {"adamw": 2 * MOMENT, "muon": MOMENT, "adamw_8bit": 2}
-    sizes = {
-        "weights": WEIGHT,
-        "bfloat16 copy": 2,
-        "gradient": GRADIENT,
-        "moments": moments[training.optimizer],
-        "weights of the optimizer": WEIGHT,
-    }
-    if not master:
-        del sizes["weights of the optimizer"]
-    if training.precision != "bfloat16":
-        del sizes["bfloat16 copy"]
+    sizes = {"weights": WEIGHT}
+    if training.precision == "bfloat16":
+        sizes["bfloat16 copy"] = 2
+    sizes |= {"gradient": GRADIENT, "moments": moments[training.optimizer]}
+    if master:
+        sizes["weights of the optimizer"] = WEIGHT
     return sizes

@@ -221,13 +221,16 @@ def method(study: Study) -> str:
 
 def missing_metric_lines(study: Study) -> list[str]:
     """Return a line for each metric that no completed job has, with the closest name of a metric."""
+    if not len(study.completed):
+        return []
     lines = []
     for name in study.metrics:
-        if len(study.completed) and not study.completed[name].notna().any():
-            close = closest(name, catalogue().keys() - {name})
-            # a name that is declared may be missing for other reasons, such as data without gold
-            hint = f"; did you mean {close}?" if close and name not in catalogue() else ""
-            lines.append(f"No completed job has the metric {name}{hint}")
+        if study.completed[name].notna().any():
+            continue
+        # a declared name is spelt right: it may be missing for other reasons, such as data without gold
+        close = None if name in catalogue() else closest(name, catalogue())
+        hint = f"; did you mean {close}?" if close else ""
+        lines.append(f"No completed job has the metric {name}{hint}")
     return lines
 
 

@@ -68,7 +68,7 @@ def reward_batch(pairs: Sequence[PairRows], pad_id: int, margin: float) -> dict[
 
 def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Tensor]:
     """Return each side as a separate example; see `unpaired_kto_batch`."""
-    liked = [index < len(pairs) for index in range(2 * len(pairs))]
+    liked = [True] * len(pairs) + [False] * len(pairs)
     return unpaired_kto_batch(list(zip(both_sides(pairs), liked, strict=True)), max_length)
 
 

@@ -38,17 +38,19 @@ class ProbeTargets:
         self._udp.bind(("127.0.0.1", 0))
         self._udp.setblocking(False)
         # a process of the same user, which probes try to find, to kill and to read the environment of
-        sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
-        self.victim = subprocess.Popen(sleeping, env={**os.environ, SECRET: self.mark})
-        stack.callback(self._end_victim)
         os.environ[SECRET] = self.mark
         stack.callback(os.environ.pop, SECRET, None)
+        self.victim = self._start_victim()
+        stack.callback(self._end_victim)
 
     def _listen(self, stack: ExitStack, family: int, address: object) -> socket.socket:
         server = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
         server.bind(address)  # type: ignore[arg-type]
         server.listen()
         return server
+
+    def _start_victim(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
 
     def _end_victim(self) -> None:
         self.victim.kill()
@@ -90,7 +92,7 @@ class ProbeTargets:
             with suppress(subprocess.TimeoutExpired):
                 self.victim.wait(timeout=0.2)
         if self.victim.poll() is not None:
-            self.victim = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+            self.victim = self._start_victim()
             return "a process of this user"
         with suppress(BlockingIOError):
             self._udp.recv(64)
