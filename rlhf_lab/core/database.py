@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rlhf_lab.core.text import well_formed_value
+
+RETRY_S = 0.05
+"""Seconds between two attempts to turn on write-ahead logging."""
 
 
 class WellFormedConnection(sqlite3.Connection):
@@ -18,3 +22,20 @@ class WellFormedConnection(sqlite3.Connection):
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> sqlite3.Cursor:  # type: ignore[override]
         return super().executemany(sql, map(well_formed_value, parameters))
+
+
+def write_ahead(connection: sqlite3.Connection, patience_s: float) -> None:
+    """Turn on write-ahead logging, so that readers continue while another process writes.
+
+    SQLite ignores the timeout of a connection if two of them do this with a new file at the same time, so this function
+    retries. Raise sqlite3.OperationalError if the file is still locked after `patience_s` seconds.
+    """
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(RETRY_S)

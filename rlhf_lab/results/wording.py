@@ -37,12 +37,19 @@ def digits_for(size: float) -> int:
     """Return the number of decimals that shows three significant digits of `size`, up to 4."""
     if not math.isfinite(size) or size == 0:
         return 2
-    return min(4, max(0, 2 - math.floor(math.log10(abs(size)))))
+    return _decimals(size, significant=3)
 
 
 def _digits_for_error(half: float) -> int:
     """Return the number of decimals of an estimate that shows two digits of its uncertainty, up to 4."""
-    return min(4, max(0, 1 - math.floor(math.log10(half))))
+    return _decimals(half, significant=2)
+
+
+def _decimals(size: float, significant: int) -> int:
+    """Return the number of decimals that shows so many significant digits of `size`, up to 4."""
+    # The exponent after rounding: 0.9996 is shown as 1.00, not as 1.000.
+    exponent = int(f"{abs(size):.{significant - 1}e}".partition("e")[2])
+    return min(4, max(0, significant - 1 - exponent))
 
 
 SMOKE_CAVEAT = "Smoke size: this only tests that the recipe runs; its numbers mean nothing."

@@ -8,6 +8,7 @@ in float64 at the end.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -324,15 +325,18 @@ def test_ppo(speaker, reward_model, tmp_path):
 
 
 class LettersOfSomePrompts:
-    """Reward: number of letters of a response in tens, but 4.7 for every response to half of the prompts.
+    """Reward: e to the number of letters of a response in thirties, but 4.7 for every response to half of the prompts.
 
-    In float32 the mean of six times 4.7 is not 4.7, and the difference is as large as the ε of the z-score.
+    In float32 the mean of six times 4.7 is not 4.7, and the difference is as large as the ε of the z-score. Different
+    powers of e have no mean that is one of them: such a response would have the advantage 0 up to rounding, which
+    decides whether its tokens count as clipped.
     """
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         texts = zip(prompts, responses, strict=True)
         constant = float(np.float32(4.7))
-        return RewardBatch(np.array([len(text) / 10 if len(prompt) % 2 else constant for prompt, text in texts]))
+        scores = [math.exp(len(text) / 30) if len(prompt) % 2 else constant for prompt, text in texts]
+        return RewardBatch(np.array(scores))
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])

@@ -284,5 +284,8 @@ def test_numbers_read_well():
     assert compact(Estimate(-0.004, -0.5, 0.492, 9, 9)) == "0.00 ±0.50"
     assert compact(Estimate(1.5, -math.inf, math.inf, 0, 0)) == "1.50"
     assert compact(math.nan) == "–" and compact(12345.6) == "12346"
+    # Rounding comes first: 0.99999 has as many digits as 1.
+    assert compact(0.99999) == "1.00" and compact(-9.9999) == "−10.0" and compact(0.994) == "0.994"
+    assert compact(Estimate(1.0, 0.90001, 1.09999, 9, 9)) == "1.00 ±0.10"
     assert signed(Estimate(0.25, 0.05, 0.45, 9, 9)) == "+0.25 ±0.20"
     assert [p_text(p) for p in (0.0004, 0.034, 0.34, math.nan)] == ["< 0.001", "0.034", "0.34", "–"]

@@ -26,7 +26,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, cast
 
-from rlhf_lab.core.database import WellFormedConnection
+from rlhf_lab.core.database import WellFormedConnection, write_ahead
 from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.packs.judging.judges.owners import is_gone, this_process
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Stop, Usage
@@ -213,8 +213,7 @@ class Store:
                 path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, factory=WellFormedConnection
             )
             self._db.row_factory = sqlite3.Row
-            # WAL lets other processes read during a write
-            self._write_ahead()
+            write_ahead(self._db, BUSY_S)
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._prepare()
             self._id = self._db.execute("SELECT id FROM store").fetchone()["id"]
@@ -223,19 +222,6 @@ class Store:
     def close(self) -> None:
         with self._lock:
             self._db.close()
-
-    def _write_ahead(self) -> None:
-        """Turn on write-ahead logging, so that readers continue while another process writes."""
-        # SQLite ignores its busy timeout if two processes create the file at the same time, so this method retries.
-        end = time.monotonic() + BUSY_S
-        while True:
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
 
     def _prepare(self) -> None:
         """Create the tables of a new file or migrate an older one. Raise ArtifactError for any other file."""

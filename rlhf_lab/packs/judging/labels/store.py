@@ -20,13 +20,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rlhf_lab.core.database import WellFormedConnection
+from rlhf_lab.core.database import WellFormedConnection, write_ahead
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import make_dir
 from rlhf_lab.packs.judging.labels.items import LabelItem
 
 APPLICATION, VERSION = 0x524C4142, 1
 """SQLite application id ("RLAB") and version, so that another program's database is not mistaken for a label store."""
+BUSY_S = 10.0
+"""Maximum number of seconds to wait for another process that writes to the file."""
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE items (id TEXT PRIMARY KEY, place INTEGER, row TEXT NOT NULL);
@@ -111,14 +113,14 @@ class LabelStore:
         try:
             # the server answers in one thread; in tests it is not the thread that opens the file
             self._connection = sqlite3.connect(
-                path, timeout=10, isolation_level=None, check_same_thread=False, factory=WellFormedConnection
+                path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, factory=WellFormedConnection
             )
             self._prepare()
         except sqlite3.Error as error:
             raise DataError(f"{path} cannot be used for labels ({error}); name another file with to=FILE") from error
 
     def _prepare(self) -> None:
-        self._connection.execute("PRAGMA journal_mode=WAL")
+        write_ahead(self._connection, BUSY_S)
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.execute("PRAGMA foreign_keys=ON")
         with self._writing():
