@@ -22,9 +22,10 @@ from rlhf_lab.packs.agents.gaia.lenient import lenient_score
 from rlhf_lab.packs.agents.harness.multi_agent import read_queries
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 from rlhf_lab.packs.code.sandbox.sandbox import checked_files
+from rlhf_lab.packs.judging.judges.ledger import LedgerAttempt, PendingRequest
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.service import BatchStatus, ServiceAnswer, ServiceError
-from rlhf_lab.packs.judging.judges.store import LedgerAttempt, PendingRequest, Store
+from rlhf_lab.packs.judging.judges.store import Store
 from rlhf_lab.reports.page import _as_json, _backticks_as_code
 from rlhf_lab.rewards.verifiers.equivalence import LONGEST, as_ballot
 from rlhf_lab.rewards.verifiers.instructions import INSTRUCTIONS, count_sentences

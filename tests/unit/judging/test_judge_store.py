@@ -16,9 +16,10 @@ from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
 from rlhf_lab.packs.judging.judges.client import JudgeClient
 from rlhf_lab.packs.judging.judges.context import JudgeContext
+from rlhf_lab.packs.judging.judges.ledger import AlreadyRequested, LedgerAttempt, OverBudget, PendingRequest
 from rlhf_lab.packs.judging.judges.owners import is_gone, this_process
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
-from rlhf_lab.packs.judging.judges.store import AlreadyRequested, LedgerAttempt, OverBudget, PendingRequest, Store
+from rlhf_lab.packs.judging.judges.store import Store
 
 REPLY = Completion("fine", "end", Usage(10, 1, 2, 3), cost_usd=0.25)
 
@@ -291,7 +292,8 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_judge_store import REPLY, ask
-from rlhf_lab.packs.judging.judges.store import AlreadyRequested, Store
+from rlhf_lab.packs.judging.judges.ledger import AlreadyRequested
+from rlhf_lab.packs.judging.judges.store import Store
 store = Store(Path({path!r}))
 attempt = store.start(ask(0), "run", None)
 if {state!r} == "answered":

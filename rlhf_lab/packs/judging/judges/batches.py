@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from rlhf_lab.core.console import console
 from rlhf_lab.packs.judging.judges.channel import Channel
+from rlhf_lab.packs.judging.judges.ledger import OpenBatch, OverBudget, PendingRequest, item_name
 from rlhf_lab.packs.judging.judges.pacing import wait_s
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.judges.service import BatchItem, ServiceAnswer, ServiceError
-from rlhf_lab.packs.judging.judges.store import LONGEST_SENDING_S, OpenBatch, OverBudget, PendingRequest, item_name
+from rlhf_lab.packs.judging.judges.store import LONGEST_SENDING_S
 
 LOOKS_FOR_INTERRUPTED = 2
 """Number of searches for a batch whose creation was interrupted: a new batch may be missing from the first list."""

@@ -9,11 +9,12 @@ from rlhf_lab.core.text import with_texts
 from rlhf_lab.packs.judging.judges.address import url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.keys import without_key
+from rlhf_lab.packs.judging.judges.ledger import PendingRequest
 from rlhf_lab.packs.judging.judges.pacing import RateLimits
 from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, max_input_tokens
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.service import Backend, ServiceAnswer
-from rlhf_lab.packs.judging.judges.store import PendingRequest, Store
+from rlhf_lab.packs.judging.judges.store import Store
 
 MAX_TOKENS = 10**9
 """Maximum number of tokens of one answer. A service that reports more, or a negative number, does not count tokens."""

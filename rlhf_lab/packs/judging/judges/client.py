@@ -23,20 +23,13 @@ from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.batches import BatchRuns
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.context import JudgeContext
+from rlhf_lab.packs.judging.judges.ledger import AlreadyRequested, Ledger, LedgerAttempt, OverBudget, PendingRequest
 from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.packs.judging.judges.pacing import Pacer, RateLimits, Stopped, wait_s
 from rlhf_lab.packs.judging.judges.pricing import price_of
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.service import Backend, ServiceError
-from rlhf_lab.packs.judging.judges.store import (
-    IN_MEMORY,
-    AlreadyRequested,
-    Ledger,
-    LedgerAttempt,
-    OverBudget,
-    PendingRequest,
-    Store,
-)
+from rlhf_lab.packs.judging.judges.store import IN_MEMORY, Store
 
 ATTEMPTS_WAITED_FOR = 10
 """Number of request timeouts after which no process can still be waiting for an answer."""
