@@ -18,7 +18,6 @@ from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.stages import artifacts
 from rlhf_lab.sweeps.sweep import check_fronts
 
-AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1, "sharding": 7, "tracker": 4}
 RECIPES = sorted(inventory.recipes())
 CONF = sorted(f"{group}/{option}" for group in registry.groups() for option in inventory.option_files(group))
 CHOICES = [name for name in CONF if "/" in name]
@@ -113,15 +112,6 @@ def command_of(recipe: str) -> compose.Command:
     return compose.check_command([f"+recipe={recipe}"])
 
 
-def test_the_globs_find_the_files():
-    """A glob that finds too little would make the tests below pass on nothing."""
-    assert len(RECIPES) >= 5
-    assert "study/buffers" in RECIPES
-    for group, count in AT_LEAST.items():
-        assert len([name for name in CHOICES if name.startswith(f"{group}/")]) >= count, group
-    assert {name.partition("/")[0] for name in CHOICES} == set(registry.groups())
-
-
 def test_every_recipe_checks_and_plans():
     def check(name: str) -> None:
         command = command_of(name)
@@ -193,7 +183,7 @@ def test_fronts_of_recipes_have_directions():
             check_fronts(study.fronts)
 
 
-@pytest.mark.parametrize("model", ["tiny", "small", "tiny_gpt2", "gpt2", "qwen2.5_0.5b"])
+@pytest.mark.parametrize("model", ["tiny", "gpt2", "qwen2.5_0.5b"])
 @pytest.mark.parametrize("recipe", ["sft", "dpo_iterative"])
 def test_every_model_names_all_settings_that_are_left_to_it(recipe, model):
     algorithm = checked(recipe, f"model={model}").algorithm
@@ -216,23 +206,16 @@ COMMANDS = [
     ["+recipe=sft", "seed=3", "algorithm.lr=1e-3", "outputs=out", "model.lora.rank=4"],
     ["seed=3", "+recipe=ppo", "algorithm.beta=0.2", "data=mini_hh_small", "algorithm.beta=1"],
     ["+recipe=sft", 'outputs="a b: c"', "outputs='it\\'s'", "data.seed=null", "runtime.device=cpu"],
-    ["+recipe=sft", "algorithm.lr=nan", "algorithm.epochs=1e3", "artifacts.refresh=true", "outputs=true"],
     ["+recipe=sft", "rollout.stop=[a,'b c',1,null]", "model.lora.targets=[q_proj]"],
     ["+recipe=ppo", "++needs.policy=owner/model", "needs.reward=null", "++stages.sft.algorithm.epochs=2"],
-    ["+recipe=ppo", "++stages.sft.algorithm.epochs=2", "++stages.sft.algorithm.epochs=3"],
     ["+recipe=ppo", "++stages.sft={algorithm:{epochs:2}}", "++stages.sft.algorithm.lr=1"],
     ["+recipe=ppo", "reward=[bt,length]", "reward.terms.bt.weight=2", "reward.terms.length={weight:0.5}"],
     ["+recipe=sft", "model={hidden:16}", "model.hidden=32"],
-    ["+recipe=sft", "model.hidden=32", "model={hidden:16}"],
     ["+recipe=sft", "seed=1", "++seed=2", "seed=3"],
     ["+recipe=sft", "~algorithm.lr", "seed=1"],
     ["+recipe=sft", "seed=1", "outputs=${seed}/x"],
-    ["+recipe=sft", "model.lora=null"],
-    ["+recipe=sft", "model.lora=[1,2]"],
     ["+recipe=sft", "model.lora={rnk:4}"],
     ["+recipe=sft", "outputs={a:'b c',d:{e:[1,{f:2}]}}", "alerts=3"],
-    ["+recipe=ppo", "++stages.sft={algorithm:{epochs:2}}"],
-    ["+recipe=ppo", "needs.other=owner/model"],
     ["+recipe=ppo", "algorithm.bta=0.1"],
     ["+recipe=sft", "+study.question=why", "++study.size=quick"],
 ]
@@ -372,13 +355,3 @@ def test_the_time_limit_of_collectives_is_in_no_key():
     ]
     assert stages[0].settings_key == stages[1].settings_key
     assert [stage.config.sharding.timeout_minutes for stage in stages] == [30, 5]
-
-
-def test_the_note_of_zero_names_the_optimizer():
-    def notes(*overrides: str) -> list[str]:
-        config = checked("sft", *overrides)
-        return config.sharding.notes(config)
-
-    assert notes("sharding=none") == notes("sharding=fsdp_full") == []
-    (note,) = notes("sharding=zero2")
-    assert "trained with AdamW" in note

@@ -24,23 +24,6 @@ from rlhf_lab.training.settings import TrainingSettings
 OPTIONS = [f"{group}={option}" for group in registry.groups() for option in inventory.options(group)]
 
 
-def test_entries_of_a_docstring() -> None:
-    class Base:
-        """One line.
-
-        Args:
-            a, b: the same, in nats,
-                and it goes on.
-
-        Class attributes:
-            c: not a setting.
-        """
-
-    assert docstrings._arguments(docstrings.inspect.cleandoc(str(Base.__doc__))) == dict.fromkeys(
-        ("a", "b"), "the same, in nats, and it goes on."
-    )
-
-
 def test_what_is_known_of_a_setting() -> None:
     settings = explain.catalogue(["+recipe=ppo", "model=micro"])
     beta = settings["algorithm.beta"]
@@ -85,10 +68,8 @@ def test_every_option_of_every_group_is_explained() -> None:
         ([], ["evaluation", "sharding", "seed"]),
         (["algorithm=ppo"], ["algorithm.critic_warmup", "0.4 (model.tuned)", "arXiv:1909.08593"]),
         (["algorithm.beta"], ["per nat", "1/nats", "dpo_iterative"]),
-        (["reward=bt"], ["reward.terms.bt.ensemble", "uwo"]),
         (["evaluation"], ["evaluation.samples_per_prompt", "at least 1"]),
         (["study", "+recipe=study/buffers"], ["algorithm.buffer"]),
-        (["model.lora.rank"], ["rank of the adapter"]),
     ],
 )
 def test_what_explain_prints(arguments: list[str], expected: list[str], tmp_path: Path) -> None:
@@ -106,9 +87,6 @@ def test_explain_is_read_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytes
     assert "arXiv:1909.08593" in section and len(section.splitlines()) < 350
     _, setting = command_inside(tmp_path, "explain", "algorithm=ppo", "algorithm.critic")
     assert "read by   algorithm=ppo" in setting
-    _, options = command_inside(tmp_path, "explain", "algorithm")
-    flat = " ".join(options.split())
-    assert "one desirable and one undesirable." in flat and "Dr. GRPO: no division" in flat
 
 
 @pytest.mark.parametrize(
@@ -134,13 +112,10 @@ def test_what_does_not_exist_is_explained_too(arguments: list[str], expected: st
     [
         ("rlhf-lab ", ["+recipe=", "algorithm=", "compare", "explain", "seed="]),
         ("rlhf-lab +rec", ["+recipe="]),
-        ("rlhf-lab +recipe=study/b", ["+recipe=study/buffers"]),
         ("rlhf-lab algorithm=dp", ["algorithm=dpo", "algorithm=dpo_hot", "algorithm=dpo_iterative"]),
         ("rlhf-lab +recipe=ppo algorithm.be", ["algorithm.beta="]),
-        ("rlhf-lab +recipe=ppo model.lora.r", ["model.lora.rank=", "model.lora.rslora="]),
         ("rlhf-lab +recipe=ppo runtime.device=c", ["runtime.device=cpu", "runtime.device=cuda"]),
         ("rlhf-lab +recipe=ppo stages.sft_l", ["stages.sft_lora."]),
-        ("rlhf-lab plan +recipe=rl", ["+recipe=rloo"]),
         ("rlhf-lab +recipe=nonsense algorithm.ep", ["algorithm.epochs="]),
         ("rlhf-lab report outp", []),
         ("python -m rlhf_lab data=ul", ["data=ultrafeedback"]),

@@ -104,16 +104,12 @@ def family(request) -> Family:
     return FAMILIES[request.param]
 
 
-def test_a_prompt_is_what_the_template_writes(family):
+def test_a_prompt_and_its_reply_are_what_the_template_writes(family):
     tokenizer = tokenizer_of(family)
     messages = talk(family, "hello", "you there", "write a function", "1 2 3")
     full = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert ChatTemplate(tokenizer).prompt(messages) == full
-
-
-def test_a_reply_ends_with_the_end_of_turn_of_its_family(family):
-    tokenizer = tokenizer_of(family)
     chat = ChatTemplate(tokenizer)
+    assert chat.prompt(messages) == full
     end = tokenizer.convert_tokens_to_ids(family.end)
     assert chat.end_of_turn == [end]
     assert chat.response("you there")[-1] == end
@@ -129,6 +125,8 @@ def test_a_conversation_is_read_back_as_it_was_said(family):
     written = tokenizer.apply_chat_template(answered, tokenize=False)
     # A generation prompt may end in a space that a written turn starts with, and newlines after a turn are not output.
     assert text.replace(" ", "") == written[: written.rindex(family.end) + len(family.end)].replace(" ", "")
+    code = "    return x + 1\n"
+    assert tokenizer.decode(chat.response(code)[: -len(chat.end_of_turn)]) == code
 
 
 def test_user_text_cannot_forge_a_turn(family):
@@ -142,13 +140,6 @@ def test_user_text_cannot_forge_a_turn(family):
     assert ids.count(end) == before
     assert f"hello{family.end}" in tokenizer.decode(ids)  # it is there, as text
     assert end not in chat.response(f"say {family.end} twice {family.end}")[:-1]
-
-
-def test_code_keeps_its_indentation(family):
-    tokenizer = tokenizer_of(family)
-    chat = ChatTemplate(tokenizer)
-    code = "    return x + 1\n"
-    assert tokenizer.decode(chat.response(code)[: -len(chat.end_of_turn)]) == code
 
 
 @pytest.mark.parametrize("name", ["gemma", "mistral"])
@@ -250,10 +241,3 @@ def test_sampling_stops_at_any_token_that_ends_a_reply(tmp_path, ending):
     samples = LocalSampler(settings, [-1, stop]).sample(model, [[1, 2, 3]], 1, seed=0, temperature=0.0)
     assert samples.responses_BG[0][0] == free[: free.index(stop) + 1]
     assert samples.finished_BG == [[True]]
-
-
-def test_an_encoder_of_a_trained_tokenizer_is_as_before():
-    tokenizer = gpt2_tokenizer(TEXTS)
-    encoder = Encoder(tokenizer)
-    assert encoder.stop_ids == (tokenizer.eos_token_id,)
-    assert encoder.eos_id == tokenizer.eos_token_id

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
 from rlhf_lab.algorithms.reward_models.criteria import criteria_reward
-from rlhf_lab.algorithms.reward_models.criteria.criteria_reward import agreement, build, in_gold_order, measure_pairs
+from rlhf_lab.algorithms.reward_models.criteria.criteria_reward import agreement, build, measure_pairs
 from rlhf_lab.algorithms.reward_models.criteria.settings import CriteriaRewardSettings
 from rlhf_lab.config.compose import check_command
 from rlhf_lab.core.errors import ArtifactError, ConfigError
@@ -53,13 +53,6 @@ def test_criteria_of_a_comment_by_hand():
     }
 
 
-def test_criteria_do_not_know_the_truth():
-    """The same comment on another change of as many lines has the same criteria."""
-    response = "Line 2 uses a wrong variable."
-    other = "\n\nHuman: 1 loop i below rows\n2 sort rows\n3 close lock\n\nAssistant:"
-    assert review_criteria(CHANGE, response) == review_criteria(other, response)
-
-
 def test_criteria_of_a_reply_by_hand():
     prompt = "\n\nHuman: What is the best soil for roses?\n\nAssistant:"
     values = dict(zip(TEXT, text_criteria(prompt, "Great question! Roses like soil. Feel free to ask"), strict=True))
@@ -73,12 +66,6 @@ def test_criteria_of_a_reply_by_hand():
         "offers": 1.0,
     }
     assert text_criteria(prompt, "") == (0, 0, 0, 0, 0, 0)
-
-
-def test_each_domain_has_its_criteria():
-    corpora = [SimpleNamespace(name=name, renderer=None) for name in ("reviews", "mini_hh")]
-    assert [criteria_of(corpus).domain for corpus in corpora] == ["reviews", "text"]
-    assert [criteria_of(corpus).names for corpus in corpora] == [tuple(REVIEWS), tuple(TEXT)]
 
 
 def test_bradley_terry_weights_against_a_minimiser():
@@ -191,14 +178,6 @@ def test_the_first_pairs_are_those_that_count(corpus, tmp_path):
     }
 
 
-def test_true_labels_order_the_pairs_by_gold():
-    def pair(chosen, rejected, gold_chosen, gold_rejected):
-        return Pair("q", chosen, rejected, {"gold_chosen": gold_chosen, "gold_rejected": gold_rejected})
-
-    ordered = in_gold_order([pair("a", "b", 2.0, 1.0), pair("c", "d", 1.0, 2.0), pair("e", "f", 1.0, 1.0)])
-    assert [(p.chosen, p.rejected) for p in ordered] == [("a", "b"), ("d", "c")]
-
-
 def test_true_labels_ignore_the_stored_order(corpus, tmp_path):
     """If all pairs are stored the other way round, fitted weights change their sign, unless gold orders the pairs."""
     swapped = replace(corpus, train=[Pair(pair.prompt, pair.rejected, pair.chosen) for pair in corpus.train])
@@ -238,7 +217,6 @@ def test_pairs_of_the_policy_replace_those_of_the_corpus(corpus, tmp_path, monke
     ("overrides", "message"),
     [
         (["algorithm.pairs_from=policy", "algorithm.max_pairs=10"], "samples from needs.policy; set it"),
-        (["+needs.policy=sft"], "needs.policy is used only by algorithm.pairs_from=policy"),
         (["algorithm.pairs_from=policy", "+needs.policy=sft"], "needs the number of pairs to sample"),
     ],
 )

@@ -7,7 +7,6 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
 from docs_site import commands, links, metrics, papers, python_api, settings, staging, tutorials
 
 import rlhf_lab
@@ -75,8 +74,3 @@ def test_a_figure_of_a_notebook_is_on_its_page_and_its_text_is_not(tmp_path: Pat
     output = {"output_type": "execute_result", "data": figure}
     # An empty line would end the block of HTML.
     assert list(tutorials._output(output)) == ['<div class="output">\n<svg>\n<path/></svg>\n</div>']
-
-
-def test_pages_of_a_deleted_pack_leave_the_navigation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(staging, "ROOT", tmp_path)
-    assert staging.expanded([{"Speech": "speech/tts.md"}, "running.md"], {}) == ["running.md"]

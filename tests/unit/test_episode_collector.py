@@ -169,10 +169,6 @@ def test_a_stop_text_is_cut_off():
     assert spaced.response == "you", "the text is cut before its space is"
 
 
-def test_echo_is_an_environment():
-    assert isinstance(Echo(), Environment)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_follows_a_reply_is_what_the_template_writes_there(name):
     """By difference: prompt + response + next prompt is the template's rendering of everything, to the token."""

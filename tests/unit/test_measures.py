@@ -140,21 +140,10 @@ def test_a_manifest_of_another_version_may_say_more(tmp_path, forgotten):
     assert metric("patience").title == "patience"
 
 
-def test_the_manifest_has_what_no_package_declares():
-    """Gold is the lab's own, and a detail is not logged."""
-    stored = measures.to_stored([GOLD, *Switchboard.measures])
-    assert [measure["name"] for measure in stored] == ["patience", "reached"]
-
-
 @pytest.mark.parametrize("name", ["kl", "prompt_id", "reward/calm", "wasted_groups"])
 def test_a_measure_named_like_another_number_is_refused(name):
     with pytest.raises(DataError, match=f"data=calls declares a measure named {name}, .* a name of its own"):
         measures.declare("data=calls", [replace(PATIENCE, name=name)])
-
-
-def test_a_world_may_say_more_about_a_measure_of_the_lab(forgotten):
-    measures.declare("data=calls", [replace(GOLD, by_category=True)])
-    assert metric("gold").title == "gold reward"
 
 
 def test_details_of_a_world_are_not_logged():

@@ -36,9 +36,7 @@ def test_a_plug_in_kind_is_built_from_its_own_module(monkeypatch):
     ("group", "old", "new"),
     [
         ("data", "preferences", "provides: ClassVar with flags of rlhf_lab.Capability"),
-        ("data", "drawn", "is_generated: ClassVar"),
         ("algorithm", "shares_work", r"resources = Resources\(distributed=…\)"),
-        ("algorithm", "loss_falls", r"evidence = Evidence\(loss_falls=…\)"),
         ("data", "smoke", r"by_size = BySize\(smoke=…\)"),
         ("reward", "reads_folder", "reads_run_dir: ClassVar"),
         ("algorithm", "held", r"model_copies\(\)"),
@@ -49,15 +47,6 @@ def test_attributes_of_earlier_versions_are_refused(group, old, new):
     settings = dataclass(frozen=True)(type("Old", (), {old: False}))
     with pytest.raises(ConfigError, match=rf"{group}=old: Old\.{old} is an attribute of .*; write {new}"):
         registry.register(group, "old")(settings)
-
-
-def test_a_setting_may_have_the_name_of_an_old_attribute():
-    @dataclass(frozen=True)
-    class New:
-        steps: int = 3  # a setting of that name is fine
-
-    registry.register("data", "new")(New)
-    del registry._settings["data", "new"], registry._implementations["data", "new"]
 
 
 @pytest.fixture

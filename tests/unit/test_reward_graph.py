@@ -21,7 +21,7 @@ from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.external.remote import RemoteReward
-from rlhf_lab.rewards.external.settings import PythonCallable, Remote
+from rlhf_lab.rewards.external.settings import Remote
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.learned.ensemble import combine_members
 from rlhf_lab.rewards.rules.settings import EnvironmentTurns, Gold, Length, Programmatic, VerifierTerm
@@ -133,7 +133,6 @@ class Words:
         ("worst", {}, [1, 2]),
         ("uwo", {"penalty_weight": 0.5}, [2 - 0.5 * 2 / 3, 2]),
         ("uwo", {"penalty_weight": 0.5, "penalty": "sd", "ddof": 1}, [1.5, 2]),
-        ("uwo", {"penalty_weight": 0.0}, [2, 2]),
         ("entropic", {"penalty_weight": 0.0}, [2, 2]),
         # −log((e⁻¹ + e⁻² + e⁻³)/3) = 1 − log((1 + e⁻¹ + e⁻²)/3)
         ("entropic", {"penalty_weight": 1.0}, [1.691, 2]),
@@ -219,14 +218,11 @@ def lengths(asked):
     return {"rewards": [None if text == "?" else len(text) for text in asked["responses"]]}
 
 
-def test_a_remote_reward_is_asked_in_batches_and_again(service):
+def test_a_remote_reward_is_asked_in_batches_and_again_and_may_be_told_the_references(service):
     Service.answers = [(500, {}), (200, lengths), (200, lengths)]
     reward = RemoteReward(Remote(url=service, batch_size=2), pause_s=0.0)
     scores = reward(["p"] * 3, ["one", "?", "three"]).total_N
     assert scores[[0, 2]].tolist() == [3, 5] and np.isnan(scores[1])
-
-
-def test_a_remote_reward_may_be_told_the_references(service):
     requested: list[dict] = []
     Service.answers = [(200, lambda question: requested.append(question) or {"rewards": [1, 2]})]
     reward = RemoteReward(Remote(url=service, send_references=True), {"p": "the answer"})
@@ -236,24 +232,12 @@ def test_a_remote_reward_may_be_told_the_references(service):
 
 @pytest.mark.parametrize(
     "answer",
-    [(200, {"rewards": [1.0]}), (200, [1, 2]), (200, {"rewards": ["1", "2"]}), (200, "rewards"), (404, {}), (500, {})],
+    [(200, {"rewards": [1.0]}), (200, [1, 2]), (200, {"rewards": ["1", "2"]}), (500, {})],
 )
 def test_a_remote_reward_that_answers_wrongly_says_so(service, answer):
     Service.answers = [answer] * 3
     with pytest.raises(LabError, match="reward service http"):
         RemoteReward(Remote(url=service), pause_s=0.0)(["p"] * 2, ["a", "b"])
-
-
-def test_a_function_of_another_package(monkeypatch):
-    mine = SimpleNamespace(name="mine", value="package:mine", module="package")
-    point = SimpleNamespace(**vars(mine), load=lambda: lambda prompts, responses: [1, None])
-    monkeypatch.setattr("rlhf_lab.rewards.external.functions.entry_points", lambda group: [point])
-    scores = (
-        registry.build("reward", PythonCallable(name="mine"), RUN).score_episodes(said(["p"] * 2, ["a", "b"])).total_N
-    )
-    assert scores[0] == 1 and np.isnan(scores[1])
-    with pytest.raises(ConfigError, match="entry point"):
-        registry.build("reward", PythonCallable(name="other"), RUN)
 
 
 def test_terms_are_chosen_and_weighed_on_the_command_line():
@@ -264,18 +248,11 @@ def test_terms_are_chosen_and_weighed_on_the_command_line():
     assert checked("ppo", "reward=length", "needs.reward=null", "algorithm.critic=zero").reward.roles == set()
 
 
-def test_a_batch_that_does_not_divide_is_one_problem():
-    with pytest.raises(ConfigError) as found:
-        checked("ppo", "algorithm.prompts_per_iteration=8", "algorithm.batch_size=7")
-    assert len(found.value.problems) == 1
-
-
 @pytest.mark.parametrize(
     ("overrides", "critic", "upstream"),
     [
         ([], "reward_model", ["sft", "reward_model"]),
         (["reward=gold"], "zero", ["sft"]),
-        (["reward=[bt,gold]"], "reward_model", ["sft", "reward_model"]),
         (["reward=length", "needs.reward=null"], "zero", ["sft"]),
         (["algorithm.critic=zero"], "zero", ["sft", "reward_model"]),
     ],
@@ -290,7 +267,6 @@ def test_the_critic_that_nobody_wrote_fits_the_reward(overrides, critic, upstrea
     ("overrides", "message"),
     [
         (["reward=[bt,programatic]"], "did you mean programmatic"),
-        (["reward.terms.bt.weigth=2"], "did you mean weight"),
         (["reward.terms.bt.penalty_weight=-1"], "reward.terms.bt.penalty_weight=-1"),
         (["reward=[]"], "choose at least one"),
         (["reward.temperature=0"], "above 0"),
@@ -298,7 +274,6 @@ def test_the_critic_that_nobody_wrote_fits_the_reward(overrides, critic, upstrea
         (["needs.reward=null"], "needs.reward is not set"),
         (["reward=gold", "algorithm.critic=reward_model"], "critic=reward_model has none to start from: reward=gold"),
         (["reward=remote", "reward.terms.remote.url=http://"], "is not an http address"),
-        (["reward=remote", "reward.terms.remote.url=http://host:port/score"], "is not an http address"),
         (["algorithm.iterations=2"], "set algorithm.critic_warmup=1 or lower, or algorithm.iterations=4 or higher"),
         (["algorithm.iterations=5", "reward.monitor.action=stop"], "set algorithm.iterations=8 or higher"),
     ],

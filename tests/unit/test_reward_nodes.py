@@ -77,23 +77,16 @@ def test_no_margin_claims_more_than_the_largest_confidence():
     ("text", "stated"),
     [
         ("Paris. Confidence: 8/10", 0.8),
-        ("Paris. confidence: 8 out of 10.", 0.8),
         ("Paris. Confidence: 80%", 0.8),
-        ("Paris. Confidence is 80 percent", 0.8),
         ("Paris. Confidence level: 7", 0.7),
         ("Paris. Confidence: 0.65", 0.65),
         ("Paris.\n\n**Confidence:** 8/10", 0.8),
-        ("Paris. **Confidence**: 8", 0.8),
         ("Paris. Confidence: 85", 0.85),
         ("Paris. I am 90% sure.", 0.9),
-        ("Paris. I'm 9 out of 10 confident", 0.9),
         ("Confidence: 2/10. No, confidence: 9/10", 0.9),
         ("Confidence: 12/10", 1.0),
-        ("Confidence: 3/5", 0.6),
         ("Confidence: 5/0", math.nan),
         ("8 out of 10 dentists say so; 80% of them.", math.nan),
-        ("With confidence, yes.", math.nan),
-        ("", math.nan),
     ],
 )
 def test_a_stated_confidence_is_read(text, stated):
@@ -139,12 +132,6 @@ def test_ppo_c_by_hand_and_its_state():
     assert np.isnan(found.parts["confidence"][1]) and found.parts["aggregate"].tolist() == [2, 4]
 
 
-def test_low_confidence_is_worth_more_when_the_reply_is_poor():
-    reward = confident_graph()
-    sure, unsure = reward(said(["p"] * 2, ["-2 Confidence: 9/10", "-2 Confidence: 1/10"])).total_N
-    assert unsure > -2 > sure
-
-
 def world(values: list[float], directory):
     pairs = [Pair("p", " ".join(["word"] * int(value)), "x") for value in values]
     return SimpleNamespace(
@@ -187,9 +174,6 @@ def test_what_later_nodes_change_is_kept_as_it_was():
         ({"weights": {"a": 1.0, "b": -1.0}, "aggregate": "mean"}, "divides by the sum"),
         ({"weights": {"a": math.nan}}, "finite"),
         ({"ceiling": 1.0, "max_confidence": 0.9}, "set the same bound"),
-        ({"max_confidence": 0.4}, "max_confidence=0.4"),
-        ({"confidence_weight": -1.0}, "confidence_weight=-1.0"),
-        ({"ddof": 2}, "ddof=2"),
     ],
 )
 def test_graphs_that_make_no_sense(settings, message):

@@ -67,13 +67,6 @@ def test_damage_is_named_with_a_remedy(stage, name, way):
     assert str(error.value).count("model.safetensors") == name.count("model.safetensors")  # no other file is blamed
 
 
-def test_a_digit_of_a_result_is_not_believed(stage):
-    text = (stage / "result.json").read_text()
-    (stage / "result.json").write_text(text.replace("0.5", "0.6"))
-    with pytest.raises(ArtifactError, match="has changed"):
-        check(stage)
-
-
 def test_a_kill_between_seal_and_result_is_an_unfinished_stage(stage):
     write_json(stage / "result.json", {"status": "running"})
     check(stage)

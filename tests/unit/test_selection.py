@@ -124,14 +124,11 @@ def test_what_decides_nothing_is_no_other_selection():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (lambda: Selection(by="margin", keep=0.0), "keep=0.0"),
         (lambda: Selection(keep=0.25), "keep=0.25 selects nothing without selection.by"),
-        (lambda: RewardModel(max_pairs=-1), "max_pairs=-1"),
         (lambda: RewardModel(selection=Selection(by="difficulty")), "algorithm=dpo"),
         (lambda: DPO(loss="ipo", selection=Selection(by="difficulty")), "loss=sigmoid"),
         (lambda: CrossFit(selection=Selection(by="agreement", keep=0.5)), "labels of a fold"),
         (lambda: CrossFit(selection=Selection(by="margin", source="in_sample")), "labels of a fold"),
-        (lambda: CrossFit(folds=1), "folds=1"),
         (lambda: GRPO(filter_pool=8), "filter_pool=8"),
         (lambda: GRPO(rollout_filter="best_worst", filter_pool=4), "above group_size=4"),
         (lambda: PPO(rollout_filter="best_worst", filter_pool=4), "group_size=2"),

@@ -17,18 +17,12 @@ def shaped(**settings) -> list[float]:
     return RewardShaper(PPO(**settings), max_new_tokens=10)(REWARDS, LENGTHS, ENDED).tolist()
 
 
-def test_a_missing_eos_costs_its_penalty_and_unscored_stays_unscored():
+def test_penalties_by_hand():
     assert shaped(missing_eos_penalty=0.0)[:3] == [1, -3, 2]
     assert shaped(missing_eos_penalty=1.5)[:3] == [1, -4.5, 2]
     assert np.isnan(shaped()[3])
-
-
-def test_clip_comes_before_the_penalty():
     assert shaped(reward_clip=1.5, missing_eos_penalty=1.0)[:3] == [1, -2.5, 1.5]
-
-
-def test_overlong_replies_lose_up_to_one():
-    """Four tokens before the limit of 10: nothing up to 6, then a quarter per token."""
+    # Four tokens before the limit of 10: nothing up to 6, then a quarter per token.
     assert shaped(overlong_tokens=4, missing_eos_penalty=0.0)[:3] == [1, -4, 1.25]
 
 

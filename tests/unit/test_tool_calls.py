@@ -9,7 +9,7 @@ from support import bpe, gpt2_tokenizer
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.tools import MALFORMED, Tool, call_tool, function_call, text_tool
-from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
+from rlhf_lab.data.transcript import response_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tool_calls import CallFormat
 
@@ -166,15 +166,11 @@ def test_hermes_calls_between_text():
     "family, text, name",
     [
         ("hermes", '<tool_call>\n{"name": "search", "arguments": {"city": "Os\n</tool_call>', "search"),
-        ("hermes", '<tool_call>\n{"name": "search", "arguments": {"city": "Os', "search"),
         ("hermes", "<tool_call>search Oslo</tool_call>", ""),
-        ("hermes", '<tool_call>[{"name": "search"}]</tool_call>', "search"),
-        ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"city": ', "search"),
         ("name_first", '[TOOL_CALLS]search[ARGS]{"city": "Os', "search"),
         ("name_first", "[TOOL_CALLS]search Oslo", "search Oslo"),
         ("function", '<function=search>{"city": Oslo}</function>', "search"),
         ("coder", "<tool_call>\n<function=search>\n<parameter=city>\nOslo\n</function>\n</tool_call>", "search"),
-        ("coder", "<tool_call>\n<function=search>\n<parameter=city>\nOs", "search"),
         ("ids", '[TOOL_CALLS]search[CALL_ID]abcdefghi[ARGS]{"city": ', "search"),
     ],
 )
@@ -199,9 +195,7 @@ def test_a_broken_call_does_not_hide_the_next():
     [
         '<|python_tag|>{"name": "search", "parameters": {"city": "Oslo"}}',
         '{"type": "function", "name": "search", "parameters": {"city": "Oslo"}}',
-        '{"function": "search", "parameters": {"city": "Oslo"}}',
         '{"type": "function", "function": {"name": "search", "arguments": "{\\"city\\": \\"Oslo\\"}"}}',
-        ' {"name": "search", "parameters": {"city": "Oslo"}}\n',
     ],
 )
 def test_what_models_of_llama_make_of_it(text):
@@ -291,14 +285,6 @@ def test_elements_hold_any_text():
     assert calls_in(message) == [("run", call["function"]["arguments"]), ("search", {"city": "Oslo"})]
 
 
-def test_a_broken_element_does_not_hide_the_next_call():
-    encoder = encoder_of(*TEMPLATES["coder"])
-    good = "<tool_call>\n<function=search>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
-    broken = good.replace("</parameter>\n", "")
-    message = encoder.message(said(encoder, f"{broken}\n{good}"))
-    assert [set(arguments) for _, arguments in calls_in(message)] == [{MALFORMED}, {"city"}]
-
-
 def test_arguments_written_as_text_get_the_types_that_a_tool_declares():
     types = {"count": "integer", "deep": "boolean", "names": "array", "options": "object", "text": "string"}
     seen: dict = {}
@@ -339,15 +325,3 @@ def test_text_that_the_template_drops_beside_a_call_is_not_learned(family):
     assert rendered.endswith(encoder.tokenizer.decode(ids))
     if family == "llama":  # the other template wants to know its tools
         assert encoder.response(response_text(speaking)) == ids
-
-
-def test_prompts_show_tools_calls_and_results(encoder, family):
-    if family in ("mistral", "name_first", "ids"):
-        pytest.skip("results have a form of their own there")
-    messages = [
-        {"role": "user", "content": "how many"},
-        {"role": "assistant", "content": "", "tool_calls": [OSLO]},
-        {"role": "tool", "content": "709,000", "tool_call_id": "call00000"},
-    ]
-    shown = encoder.tokenizer.decode(encoder.prompt(render_prompt(messages, [SEARCH])))
-    assert "Looks a city up." in shown and "Oslo" in shown and "709,000" in shown

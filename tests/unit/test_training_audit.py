@@ -11,7 +11,6 @@ import torch
 from support import checked, planned, said, toy_rows, write_pairs
 from torch import nn
 
-from rlhf_lab.core import packs
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
@@ -136,11 +135,6 @@ def test_an_alarm_is_reported_once(auditor, monkeypatch):
     assert made.stopped is None and not made.pause
     totals = made.totals()
     assert totals["audit/alarm"] == 1 and totals["audit/alarm_at"] == at and totals["audit/certified_at"] == 0
-
-
-def test_the_number_of_losses_in_a_row_that_raises_an_alarm(auditor):
-    """A lower alpha needs more evidence: 1/0.05 = 20, 1/0.001 = 1000."""
-    assert losses_until_alarm(auditor(0.0)) < losses_until_alarm(auditor(0.0, alpha=0.001))
 
 
 def test_stop_restores_the_policy_that_was_certified_last(auditor):
@@ -298,12 +292,6 @@ def test_what_cannot_be_audited_is_refused(tmp_path):
         checked("ppo", ON, "reward.audit.from=gold")
 
 
-def test_every_comparer_is_a_function_of_a_run():
-    found = packs.named("comparers")
-    assert found["gold"] == "rlhf_lab.monitoring.audit:by_gold"
-    assert all(callable(packs.load(reference)) for reference in found.values())
-
-
 # --- report ------------------------------------------------------------------------------------------------------
 
 
@@ -318,13 +306,3 @@ def test_the_section_of_a_report(auditor, tmp_path):
     assert len(section.figures) == 2 and len(section.table.rows) == 8 and section.table.rows[0][0] == "7"
     (tmp_path / "audit.jsonl").unlink()
     assert audited(SimpleNamespace(path=tmp_path, settings=settings)) is None
-
-
-def test_a_section_without_answers_or_losses(auditor, tmp_path):
-    auditor(float("nan")).check(1)
-    settings = {"reward": {"audit": {"alpha": 0.05, "delta": 0.1, "labels_from": "gold"}}}
-    section = audited(SimpleNamespace(path=tmp_path, settings=settings))
-    assert section.note.startswith(
-        "No alarm: the largest e-value was 1, below 20 (8 comparisons, 8 of them unanswered)"
-    )
-    assert section.table is None

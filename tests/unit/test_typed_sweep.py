@@ -64,11 +64,6 @@ def test_of_policies_those_of_the_last_one_come_first(tmp_path):
     assert chosen(study_dir(tmp_path, result)) == ("correct", ["correct", "kl", "heldout_nll"])
 
 
-def test_results_without_a_choice_of_their_own_show_what_they_have(tmp_path):
-    result = {"policies": [], "metrics": {"auroc": estimate(0.7), "seconds": 3.0}, "primary": []}
-    assert chosen(study_dir(tmp_path, result)) == ("auroc", ["auroc", "seconds"])
-
-
 def test_metrics_that_were_written_stay_and_so_do_those_of_a_sweep_without_results(tmp_path):
     result = {"policies": [], "metrics": {"accuracy": estimate(0.7)}, "primary": ["accuracy"]}
     written = study_dir(tmp_path, result, metrics_from="study")
@@ -149,7 +144,6 @@ def test_a_stopped_sweep_without_a_complete_job_has_no_empty_tables(tmp_path):
     [
         ([], "1", True),
         (["hydra/launcher=basic"], "2", True),
-        (["hydra/launcher=joblib"], "1", True),
         (["hydra/launcher=joblib"], "2", False),
         (["hydra/launcher=submitit_slurm"], "1", False),
     ],
@@ -158,8 +152,3 @@ def test_which_jobs_run_in_the_process_of_the_study(monkeypatch, words, processe
     command = compose.check_command([*SWEEP, *words])
     monkeypatch.setenv(sweep.PROCESSES, processes)
     assert sweep._runs_here(command, words) is expected
-
-
-def test_joblib_that_the_study_adds_starts_processes(monkeypatch):
-    monkeypatch.setenv(sweep.PROCESSES, "2")
-    assert not sweep._runs_here(compose.check_command([*SWEEP]), ["hydra/launcher=joblib"])

@@ -38,10 +38,6 @@ def test_the_right_answer_is_one_and_everything_else_zero():
     }
 
 
-def test_every_prompt_has_its_own_answer():
-    assert reward()(["p", "q", "q"], ["#### 1,000", "#### 1,000", "#### 7"]).total_N.tolist() == [0, 1, 0]
-
-
 def test_values_and_format_bonus_add_up():
     batch = reward(right=2.0, wrong=-1.0, format_bonus=0.25)(["p"] * 4, REPLIES)
     assert batch.parts["correct"].tolist() == [2, -1, -1, -1]
@@ -55,21 +51,11 @@ def test_lenient_reads_answers_without_the_mark():
     assert reward(lenient=True)(["p"] * 4, responses).total_N.tolist() == [1, 1, 0, 0]
 
 
-def test_answers_in_words():
-    batch = reward({"p": "Paris"}, format_bonus=0.5)(["p"] * 3, ["#### paris", "#### Rome", "Paris"])
-    assert batch.total_N.tolist() == [1.5, 0.5, 0]
-
-
 def test_an_unknown_prompt_is_unscored_and_counted():
     wrapped = CheckedReward("verifier", reward())
     total = wrapped(said(["p", "unknown"], ["#### 7", "#### 7"])).total_N
     assert total[0] == 1 and math.isnan(total[1])
     assert (wrapped.scored, wrapped.abstained) == (1, 1)
-
-
-def test_no_replies_no_scores():
-    batch = reward()([], [])
-    assert batch.total_N.shape == batch.parts["correct"].shape == (0,)
 
 
 def test_it_agrees_with_the_oracle_of_the_arithmetic_world():
@@ -79,11 +65,6 @@ def test_it_agrees_with_the_oracle_of_the_arithmetic_world():
     scores = reward(corpus.answers)(prompts, responses).total_N
     assert (scores == corpus.oracle.measure(prompts, responses)["correct"]).all()
     assert 0.3 < scores.mean() < 0.5
-
-
-def test_data_without_answers_are_refused_when_built():
-    with pytest.raises(ConfigError, match=r"data=planted has no answers to check; use data=arithmetic"):
-        reward(answers={})
 
 
 def test_data_without_answers_are_refused_before_anything_loads():
@@ -106,21 +87,12 @@ def test_the_version_of_the_world_is_part_of_a_stage(monkeypatch):
     assert planned("sft", "data=arithmetic_small").key != before
 
 
-@pytest.mark.parametrize("values", [{"right": 0.0}, {"wrong": 1.0}, {"format_bonus": math.inf}, {"right": math.nan}])
-def test_settings_that_make_no_reward(values):
-    with pytest.raises(ConfigError, match=next(iter(values))):
-        VerifierTerm(**values)
-
-
 FORMS = [
     ("#### 42", "42", True, True),
     (r"\boxed{42}", "42", False, True),
     (r"so \boxed{43}, no: $\boxed{42}$.", "42", False, True),
     (r"\boxed{\frac{2}{3}}", "2/3", False, True),
-    (r"\boxed{-\dfrac{2}{3}}", "-2/3", False, True),
     (r"\boxed{\frac{3}{2}}", "2/3", False, False),
-    (r"\boxed{\$1,000}", "1000", False, True),
-    ("The answer is 42.", "42", False, True),
     ("42, or rather 41", "42", False, False),
     (r"#### 42 but \boxed{7}", "42", True, True),
     (r"#### 7 but \boxed{42}", "42", False, False),

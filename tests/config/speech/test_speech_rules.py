@@ -41,10 +41,6 @@ def test_speech_with_a_model_of_codes_is_accepted():
             ["reward_model", "data=speech", "model=codec", "needs.policy=tts_sft"],
             "algorithm=reward_model needs responses that are text",
         ),
-        (
-            ["ppo", "data=speech", "model=codec", "needs.policy=tts_sft", "reward=gold"],
-            "algorithm=ppo needs responses that are text",
-        ),
         (["dpo", "algorithm.logps=per_codebook"], "has no codebooks; use logps=sum"),
         (
             ["dpo_iterative", "reward=acoustic"],
@@ -113,12 +109,3 @@ def test_suggestions_come_from_the_registry():
     unpaired = Capability.TEXT | Capability.SINGLE_TURN | Capability.UNPAIRED
     assert "kto" in matching.suitable_options("algorithm", unpaired)
     assert matching.suitable_options("reward", Capability.AUDIO | Capability.PHONES)[0] == "intelligibility"
-
-
-def test_an_item_of_several_flags_is_met_by_any_of_them():
-    pairs_or_unpaired = (Capability.PAIRS | Capability.UNPAIRED,)
-    assert "preference pairs or single responses" in why_refused(
-        "dpo", "algorithm=kto", "data=prompts", "data.path=x.jsonl"
-    )
-    assert not matching.missing(pairs_or_unpaired, Capability.UNPAIRED)
-    assert matching.missing(pairs_or_unpaired, Capability.DEMONSTRATIONS) == list(pairs_or_unpaired)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
 from rlhf_lab.data.file_settings import GSM8K
 from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
-from rlhf_lab.main import main
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 ROWS = [
@@ -83,13 +81,6 @@ def test_unusable_rows_are_dropped_for_a_counted_reason(load):
     assert report.examples[NO_ANSWER] == "mine.jsonl:2"
 
 
-def test_other_columns_are_an_error(load):
-    with pytest.raises(DataError, match=r"column 'answer' is missing; the row has 'question', 'anwser'"):
-        load([{"question": "a", "anwser": "#### 1"}])
-    with pytest.raises(DataError, match=r"column 'answer' is a number 3; expected text"):
-        load([{"question": "a", "answer": 3}])
-
-
 def test_the_answer_key_grades_replies(load):
     corpus = load(ROWS)
     prompt = corpus.train[1].prompt
@@ -112,16 +103,6 @@ def test_the_audit_does_not_check_demonstrations_as_pairs(load):
     assert report.count("longer than max_length", "train") == 4  # four replies, not eight
     assert not [name for name in report.statistics if "rejected" in name or "longer wins" in name]
     Console(quiet=True).print(render(report))
-
-
-def test_the_audit_command_reads_demonstrations(tmp_path, monkeypatch, capsys):
-    path = write(tmp_path / "mine.jsonl", [*ROWS, *filler(60)])
-    monkeypatch.setattr(sys, "argv", ["rlhf_lab", "audit", "data=gsm8k", f"data.path={path}"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert "Audit of gsm8k" in output and "needs preference pairs" in output
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rlhf_lab.data.metadata import NOT_JSON, OTHER_FACTS, TOO_LARGE
 from rlhf_lab.data.mix import OVER_RATIO, split_counts
 from rlhf_lab.data.rows import RowProblem
 from rlhf_lab.data.settings import Mix
-from rlhf_lab.data.transcript import response_message, to_conversation
+from rlhf_lab.data.transcript import to_conversation
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 USER, CODE = {"role": "user", "content": "  Indent it. "}, {"role": "assistant", "content": "    return x\n"}
@@ -58,12 +58,6 @@ def test_a_conversation_keeps_its_messages_tools_and_spaces():
     assert split.meta == {"learn_from": 0}
 
 
-def test_a_call_of_a_tool_is_a_reply():
-    row = {"messages": [USER, {"role": "assistant", "content": "Wait.", "tool_calls": CALL}], "tools": TOOLS}
-    split = sft.parse_row(row, Demonstrations(path="x"))
-    assert response_message(split.chosen) == {"role": "assistant", "content": "Wait.", "tool_calls": CALL}
-
-
 @pytest.mark.parametrize(
     ("row", "prompt", "response", "learn_from"),
     [
@@ -84,12 +78,6 @@ def test_turns_nobody_answers_are_left_out_and_said():
     split = sft.parse_row({"messages": [USER, CODE, USER]}, Demonstrations(path="x"))
     assert split.chosen == "    return x" and sft.UNANSWERED in split.notes
     assert sft.parse_row({"messages": [USER]}, Demonstrations(path="x")).drop
-
-
-def test_plain_text_is_split_by_itself(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"text": f"story {i}"} for i in range(60)])
-    corpus = build("data", Demonstrations(path=path, test_fraction=0.3))
-    assert len(corpus.train) > 20 and len(corpus.test) > 5
 
 
 # Prompts
@@ -118,13 +106,6 @@ def test_a_conversation_that_ends_with_its_response_is_no_prompt(prompt, drop):
     assert prompts.parse_row({"prompt": prompt}, PromptsData(path="x")).drop == drop
     if prompt != "\n\nAssistant:":  # a model may speak first, but not answer
         assert verifiable.parse_row({"prompt": prompt, "answer": 1}, Verifiable(path="x")).drop == drop
-
-
-def test_a_transcript_keeps_its_turns_in_every_kind_of_prompts():
-    """With an answer, it was quoted as the text of one user message."""
-    prompt = "\n\nHuman: Why?\n\nAssistant: So.\n\nHuman: And?\n\nAssistant:"
-    for module, settings in ((prompts, PromptsData), (verifiable, Verifiable)):
-        assert module.parse_row({"prompt": prompt, "answer": 1}, settings(path="x")).prompt == prompt
 
 
 def test_the_first_of_several_turns_is_asked_and_all_are_facts():
@@ -177,13 +158,13 @@ def test_the_first_turn_of_a_list_offers_the_tools_of_its_row():
 # Unpaired
 
 
-@pytest.mark.parametrize("label", [True, 1, 1.0, "true", "True", "1", "1.0"])
+@pytest.mark.parametrize("label", [True, 1.0, "True", "1"])
 def test_a_liked_reply_is_the_chosen_side(label):
     split = unpaired.parse_row({"prompt": "Hi", "completion": " Yo", "label": label}, Unpaired(path="x"))
     assert (split.chosen, split.rejected, split.drop) == ("Yo", "", None)
 
 
-@pytest.mark.parametrize("label", [False, 0, "false", "0"])
+@pytest.mark.parametrize("label", [False, 0, "false"])
 def test_a_disliked_reply_is_the_rejected_side(label):
     split = unpaired.parse_row({"prompt": [USER], "completion": [CODE], "label": label}, Unpaired(path="x"))
     assert (split.chosen, split.rejected, split.drop) == ("", "    return x", None)
@@ -211,12 +192,6 @@ def test_a_limit_leaves_the_first_unpaired_rows_of_a_mixed_file(tmp_path):
     assert limited.train == full.train[:16] and not limited.report["train"].noted
 
 
-def test_unpaired_data_that_are_all_held_out_need_no_label_for_training(tmp_path):
-    rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
-    corpus = build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows), test_fraction=1))
-    assert (len(corpus.train), len(corpus.test)) == (0, 40)
-
-
 # Verifiable
 
 
@@ -238,44 +213,12 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
 @pytest.mark.parametrize(
     ("parse", "settings", "row", "problem"),
     [
-        (
-            sft,
-            Demonstrations,
-            {"conversation": []},
-            "'messages' is missing; the row has 'conversation'; expected mess",
-        ),
+        (sft, Demonstrations, {"conversation": []}, "'messages' is missing; the row has 'conversation'; expected mess"),
         (sft, Demonstrations, {"prompt": "a"}, "'completion' is missing; .* data.prompt=COLUMN data.completion=COLUMN"),
         (sft, Demonstrations, {"messages": "Hi"}, r"'messages' is text 'Hi'; expected a list of \{role, content\}"),
-        (
-            sft,
-            Demonstrations,
-            {"messages": [{"role": "human", "content": "a"}]},
-            "message 1: role is text 'human'; e",
-        ),
-        (sft, Demonstrations, {"messages": [USER, {"role": "assistant"}]}, "message 2: content is null; expected text"),
-        (
-            sft,
-            Demonstrations,
-            {"messages": [USER | {"content": [{"type": "image"}]}]},
-            "parts that are not text",
-        ),
-        (sft, Demonstrations, {"messages": [USER | {"tool_calls": CALL}]}, "only an assistant calls tools"),
-        (
-            sft,
-            Demonstrations,
-            {"messages": [USER, CODE], "tools": "now"},
-            "'tools' is text 'now'; expected a JSON",
-        ),
         (sft, Demonstrations, {"messages": [USER, CODE], "tools": [1]}, "expected a list of tools, each an object"),
         (prompts, PromptsData, {"question": "a"}, "did you mean 'question'[?] Then write data.prompt=question"),
-        (prompts, PromptsData, {"prompt": 3}, "'prompt' is a number 3; expected text, a list of"),
-        (
-            unpaired,
-            Unpaired,
-            {"prompt": "a", "completion": "b", "label": "good"},
-            "'label' is text 'good'; expected",
-        ),
-        (unpaired, Unpaired, {"prompt": "a", "response": "b", "label": 1}, "data.completion=COLUMN, where"),
+        (unpaired, Unpaired, {"prompt": "a", "completion": "b", "label": "good"}, "'label' is text 'good'; expected"),
         (verifiable, Verifiable, {"prompt": "a"}, r"'answer' is missing; .*\(or data.answer= if rewards read other"),
         (verifiable, Verifiable, {"prompt": "a", "answer": True}, "'answer' is a truth value True; expected text or a"),
     ],

@@ -34,16 +34,11 @@ def proposed(message):
     ("names", "expected"),
     [
         (("question", "good answer", "bad answer"), ("question", "good answer", "bad answer")),
-        (("bad answer", "good answer", "question"), ("question", "good answer", "bad answer")),
         (
             ("Frage (question)", "it's better", 'the "worse" one'),
             ("Frage (question)", "it's better", 'the "worse" one'),
         ),
         (("instruction", "winner", "loser"), ("instruction", "winner", "loser")),
-        (
-            ("input", "preferredResponse", "dispreferredResponse"),
-            ("input", "preferredResponse", "dispreferredResponse"),
-        ),
         (("query", "preferred", "not_preferred", "chosen_model"), ("query", "preferred", "not_preferred")),
         (("prompt_text", "choosen", "unchosen", "chosen_score"), ("prompt_text", "choosen", "unchosen")),
     ],
@@ -64,9 +59,7 @@ def test_only_what_is_missing_is_proposed():
         (("prompt", "bad answer"), "write data.chosen=COLUMN 'data.rejected=\"bad answer\"', where"),
         (("prompt", "response_a", "response_b"), "write data.chosen=COLUMN data.rejected=COLUMN, where"),
         (("prompt", "good", "better", "bad"), "write data.chosen=COLUMN data.rejected=bad, where"),
-        (("prompt", "rejected", "dispreferred"), "write data.chosen=COLUMN, where"),
         (("chosen", "rejected"), "write data.prompt=COLUMN (or data.prompt= if both sides are full conversations)"),
-        (("prompt", "not bad", "rejected"), "write data.chosen=COLUMN, where"),
     ],
 )
 def test_what_is_not_certain_is_left_to_the_reader(names, line):

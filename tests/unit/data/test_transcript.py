@@ -99,28 +99,6 @@ def test_turns_of_tools_that_are_out_of_place(text, problem):
         transcript.parse(text)
 
 
-def test_messages_render_as_turns_with_their_spaces():
-    turns = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": " Hi "},
-        {"role": "assistant", "content": ""},
-        {"role": "user", "content": "Well?"},
-    ]
-    assert transcript.render(turns) == "\n\nSystem: Be brief.\n\nHuman:  Hi \n\nAssistant:\n\nHuman: Well?"
-
-
-def test_a_transcript_may_have_lost_its_first_newlines():
-    assert transcript.parse("Human: Hi\n\nAssistant: Yo").messages == [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Yo"},
-    ]
-
-
-def test_text_before_the_first_turn_is_an_error_that_shows_it():
-    with pytest.raises(DataError, match=r"starts with 'Once upon a time"):
-        transcript.parse("Once upon a time\n\nHuman: Hi")
-
-
 @pytest.mark.parametrize(
     ("text", "prompt"),
     [

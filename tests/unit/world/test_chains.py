@@ -95,11 +95,6 @@ def test_a_step_that_does_not_compute_is_seen():
     assert not read_chain("", "10/3=<<10/3=3.43>>3.43").computes(0)
 
 
-def test_lines():
-    text = " a \n\n  bb\n#### 3"
-    assert [text[start:end] for start, end in step_lines(text)] == ["a", "bb", "#### 3"]
-
-
 class Draws:
     """A generator that returns prepared values."""
 
