@@ -32,16 +32,11 @@ NEEDED = {
         f"algorithm/{name}": ["data=speech_small", "model=codec"]
         for name in ("acoustic_reward", "wav2vec2_reward", "recogniser")
     },
-    "algorithm/mt_bench": ["+needs.policy=owner/model"],
     "algorithm/tts_preferences": ["data=speech_small", "model=codec", "reward=acoustic", "+needs.policy=owner/model"],
     "algorithm/safety": ["+needs.reference=owner/model"],
     "algorithm/eval_suite": ["+needs.policy=owner/model", "+needs.safety=safety_eval"],
     "model/hf": ["model.path=owner/name"],
-    "data/gsm8k": ["data.path=owner/name"],
-    "data/hh_rlhf": ["data.path=owner/name"],
-    "data/pairs": ["data.path=owner/name"],
     "data/humaneval": ["algorithm=compare", "+needs.reference=owner/model"],  # nothing trains on it
-    "data/graded": ["data.path=owner/name"],
     "data/sft": ["data.path=rows.jsonl"],
     "data/environment": [
         *("data.environment=own.py:Own", "rollout.max_episode_tokens=64"),
@@ -54,10 +49,6 @@ NEEDED = {
     },
     "data/unpaired": ["data.path=rows.jsonl", "algorithm=kto", "+needs.policy=owner/model", "reward=length"],
     "data/mix": ["data.sources={a:{kind:gsm8k,path:rows.jsonl}}"],
-    "algorithm/cai_preferences": ["+needs.policy=owner/model"],
-    "algorithm/gaia": ["+needs.policy=owner/model"],
-    "algorithm/agent_bench": ["+needs.policy=owner/model"],
-    "algorithm/code_bench": ["+needs.policy=owner/model"],
     "algorithm/reward_trajectories": [
         *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"),
         *("+needs.policy=owner/model", "+needs.reward=owner/model"),
@@ -73,35 +64,31 @@ NEEDED = {
     "reward/callable": ["reward.terms.callable.name=mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],
     "rollout/vllm": ["engine=trl", "algorithm=grpo", "+needs.policy=sft", "+needs.reward=reward_model"],
-    "algorithm/reward_model": ["+needs.policy=sft"],
-    "algorithm/rubric_rm": ["+needs.policy=sft"],
-    "algorithm/crossfit": ["+needs.policy=sft"],
-    "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
-    "algorithm/attack": ["+needs.policy=sft", "+needs.reward=reward_model"],
-    "algorithm/rm_report": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/design_report": ["+needs.policy=sft", "reward=design", "+needs.design=criteria_hand"],
-    "algorithm/rm_probe": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_bench": ["+needs.reward=reward_model"],
-    "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/self_training": ["data=arithmetic", "reward=verifier", "+needs.policy=sft"],
-    "algorithm/step_pairs": ["data=arithmetic", "+needs.policy=sft"],
-    "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/step_report": ["data=arithmetic", "+needs.policy=sft", "+needs.judge=prm"],
     "algorithm/test_time": ["data=arithmetic", "reward=orm", "+needs.policy=sft", "+needs.orm=orm"],
     "algorithm/compare": ["+needs.reference=sft"],
     "algorithm/rescore": ["+needs.rollouts=composite_rollouts"],
-    "algorithm/dpo": ["+needs.policy=sft"],
-    "algorithm/dpo_hot": ["+needs.policy=sft"],
-    "algorithm/ipo": ["+needs.policy=sft"],
-    "algorithm/kto": ["+needs.policy=sft"],
-    "algorithm/orpo": ["+needs.policy=sft"],
     "agent/python": ["agent.programs.python.path=mine.py:Mine"],
-    "algorithm/simpo": ["+needs.policy=sft"],
     **{
         f"algorithm/{name}": ["+needs.policy=sft", "+needs.reward=reward_model"]
-        for name in ("ppo", "grpo", "rloo", "remax", "dr_grpo", "dapo", "gspo", "cispo", "canon", "ppo_hot", "grpo_hot")
+        for name in (
+            *("ppo", "grpo", "rloo", "remax", "dr_grpo", "dapo", "gspo", "cispo", "canon", "ppo_hot", "grpo_hot"),
+            *("dpo_iterative", "best_of_n", "attack", "rm_report", "rm_probe"),
+        )
     },
-    "algorithm/dpo_iterative": ["+needs.policy=sft", "+needs.reward=reward_model"],
+    **{
+        f"algorithm/{name}": ["+needs.policy=sft"]
+        for name in ("reward_model", "rubric_rm", "crossfit", "dpo", "dpo_hot", "ipo", "kto", "orpo", "simpo")
+    },
+    **{f"algorithm/{name}": ["data=arithmetic", "+needs.policy=sft"] for name in ("prm", "orm", "step_pairs")},
+    **{
+        f"algorithm/{name}": ["+needs.policy=owner/model"]
+        for name in ("mt_bench", "cai_preferences", "gaia", "agent_bench", "code_bench")
+    },
+    **{f"data/{name}": ["data.path=owner/name"] for name in ("gsm8k", "hh_rlhf", "pairs", "graded")},
 }
 """Settings that a user must add to a choice that cannot stand alone."""
 

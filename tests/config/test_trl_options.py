@@ -244,16 +244,12 @@ def test_rows_of_a_pass_fit_the_budget_and_divide_the_batch(budget, rows):
     assert rows_per_pass(root, 128) == rows
 
 
-def test_the_engine_is_part_of_a_key_only_when_it_is_not_native():
+def test_the_engine_of_a_stage_is_part_of_its_key_if_it_is_not_native():
     native, trl = planned("dpo"), planned("dpo", "engine=trl")
     assert native.key != trl.key
     assert native.needs["policy"].key == trl.needs["policy"].key  # both engines start from the same artifacts
     assert native.needs["reward"].key == trl.needs["reward"].key
     assert planned("dpo", "engine=native").key == native.key
-
-
-def test_a_stage_before_has_an_engine_of_its_own():
-    native = planned("dpo")
     mixed = planned(
         "dpo", "stages.sft.engine=trl", "stages.sft.algorithm.optimizer=adamw", "stages.sft.algorithm.lr=3e-3"
     )

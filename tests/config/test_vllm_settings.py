@@ -41,14 +41,11 @@ def test_what_samples_takes_servers(recipe):
     assert checked(recipe, *SPAWN).rollout.mode == "spawn"
 
 
-def test_where_servers_are_is_in_no_key():
+def test_servers_are_in_no_key_and_serve_one_stage():
     one = planned("grpo", *SERVER)
     other = planned("grpo", *SERVER[:2], "rollout.urls=[http://a:1,http://b:2]", "rollout.weights_folder=shared")
     assert one.key == other.key
     assert one.key not in (planned("grpo").key, planned("grpo", *SERVER, "rollout.top_k=5").key)
-
-
-def test_stages_before_sample_by_themselves():
     local, vllm = planned("grpo"), planned("grpo", *SPAWN)
     assert vllm.needs["reward"].key == local.needs["reward"].key
     assert type(vllm.needs["reward"].config.rollout) is Local

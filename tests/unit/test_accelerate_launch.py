@@ -100,7 +100,6 @@ def started(environment: dict[str, str], processes: int = 2) -> dict[str, str]:
         ("FULL_SHARD", "fsdp_full"),
         ("SHARD_GRAD_OP", "fsdp_grad_op"),
         ("NO_SHARD", "ddp"),
-        (1, "fsdp_full"),
     ],
 )
 def test_fsdp_1(environment, strategy, option):

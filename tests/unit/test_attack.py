@@ -27,7 +27,7 @@ from rlhf_lab.evaluations.attack.attack import (
     summarise,
 )
 from rlhf_lab.evaluations.attack.card import Attacked
-from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source, split_sentences, split_words
+from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source
 from rlhf_lab.evaluations.attack.search import AttackSearch, Candidate, Edit, text_pool
 from rlhf_lab.evaluations.attack.settings import Attack
 from rlhf_lab.evaluations.suite.responses import regex
@@ -107,14 +107,6 @@ def test_without_a_pool_nothing_is_inserted():
     attack = AttackSearch(exclamations, ["p"], ["a! b."], [1.0], {"sentence": [], "word": []}, Attack(), 20, 0)
     attack.run()
     assert {edit.kind.split()[0] for edit in attack.beams[0][0].edits} <= {"delete", "repeat"}
-
-
-def test_texts_are_split_into_pieces_that_join_to_the_text():
-    text = "One. Two!\nthree  four"
-    assert split_sentences(text) == ["One.", " Two!", "\nthree  four"]
-    assert split_words(text) == ["One.", " Two!", "\nthree", "  four"]
-    assert "".join(split_sentences(text)) == "".join(split_words(text)) == text
-    assert split_sentences("") == split_words("") == []
 
 
 def source(prompt=PROMPTS[0], response=STARTS[0]) -> Source:

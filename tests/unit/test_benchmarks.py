@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import checked, planned
+from support import planned
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair, RewardBatch
@@ -122,14 +122,6 @@ def test_process_bench_scores_the_solution_so_far(tmp_path, monkeypatch):
     assert errors[0]["generator"] == "x"
     strict = bench(tmp_path, monkeypatch, table(scores), benchmark="process_bench", path=path, threshold=0.95)
     assert strict["gsm8k/correct"].mean == 0.0
-
-
-def test_a_stage_that_reads_the_reward_is_refused_without_it():
-    for recipe in ("rm_report", "rm_bench"):
-        with pytest.raises(ConfigError, match=r"needs\.reward is not set"):
-            checked(recipe, "needs.reward=null")
-        assert checked(recipe, "needs.reward=null", "reward=gold").algorithm.reward_use.scores
-        assert not checked("dpo", "needs.reward=null").needs["reward"], "a stage that can do without is not refused"
 
 
 def test_the_content_of_a_benchmark_file_is_part_of_the_key(tmp_path):

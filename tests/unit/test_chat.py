@@ -150,13 +150,10 @@ def test_a_role_that_the_template_refuses_is_named(name):
         chat.prompt(messages)
 
 
-def test_a_template_without_an_end_of_turn_ends_with_eos():
+def test_a_template_without_an_end_of_turn_ends_with_eos_and_one_with_a_date_is_the_same_every_day():
     tokenizer = gpt2_tokenizer(TEXTS)
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     assert ChatTemplate(tokenizer).end_of_turn == [tokenizer.eos_token_id]
-
-
-def test_a_template_that_writes_the_date_writes_the_same_one_every_day():
     tokenizer = gpt2_tokenizer(TEXTS)
     tokenizer.chat_template = (
         "{% set date = strftime_now('%d %b %Y') if strftime_now is defined else 'unknown' %}Today Date: {{ date }}\n"

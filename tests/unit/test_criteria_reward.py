@@ -19,7 +19,6 @@ from rlhf_lab.core.types import Pair
 from rlhf_lab.data import reviews as reviews_data
 from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
-from rlhf_lab.rewards.criteria import sets
 from rlhf_lab.rewards.criteria.design import CriteriaReward
 from rlhf_lab.rewards.criteria.design import build as build_design
 from rlhf_lab.rewards.criteria.model import (
@@ -28,13 +27,13 @@ from rlhf_lab.rewards.criteria.model import (
     hand_weighted,
     kept_criteria,
 )
-from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, CriteriaSet, criteria_of, review_criteria, text_criteria
+from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, criteria_of, review_criteria, text_criteria
 from rlhf_lab.rewards.criteria.settings import Design
 
 CHANGE = "\n\nHuman: 1 read price\n2 total = size + 1\n3 open socket\n\nAssistant:"
 
 
-def test_criteria_of_a_comment_by_hand():
+def test_criteria_by_hand():
     response = (
         "Nice work. Line 2 uses a wrong variable. Use price on line 2. Line 9 is off by one. I am sure about this."
     )
@@ -51,9 +50,6 @@ def test_criteria_of_a_comment_by_hand():
         "vague": 0,
         "unreadable": 0,
     }
-
-
-def test_criteria_of_a_reply_by_hand():
     prompt = "\n\nHuman: What is the best soil for roses?\n\nAssistant:"
     values = dict(zip(TEXT, text_criteria(prompt, "Great question! Roses like soil. Feel free to ask"), strict=True))
     # "roses" alone has five letters
@@ -84,10 +80,7 @@ def test_bradley_terry_weights_against_a_minimiser():
         # at the minimum the gradient is 0
         gradient_C = -(difference_PC / (1 + np.exp(difference_PC @ fitted))[:, None]).sum(axis=0) + precision * fitted
         assert gradient_C == pytest.approx(np.zeros(3), abs=1e-7)
-
-
-def test_pairs_without_an_exception_have_finite_weights():
-    """1/(1 + e^w) + 2/(1 + e^2w) = 0.1·w, where the likelihood's pull equals that of the penalty: w = 1.847201."""
+    # 1/(1 + e^w) + 2/(1 + e^2w) = 0.1·w, where the likelihood's pull equals that of the penalty: w = 1.847201.
     assert bradley_terry_weights(np.array([[1.0], [2.0]]), precision=0.1) == pytest.approx([1.847201], abs=1e-6)
 
 
@@ -250,16 +243,3 @@ def test_gains_by_hand():
     assert metrics["proxy_gain"].mean == pytest.approx(1.0)
     assert metrics["gap"].mean == pytest.approx(1.0)
     assert metrics["gold_correlation/within"].mean == pytest.approx(0)
-
-
-def test_one_pack_has_the_criteria_of_a_corpus(monkeypatch):
-    corpus = SimpleNamespace(name="mine")
-    text = CriteriaSet("text", {}, lambda prompts, responses: np.zeros((len(responses), 0)))
-    finders = [lambda corpus: None, lambda corpus: text, lambda corpus: text]
-    monkeypatch.setattr(sets, "contributed_objects", lambda kind: finders[:2])
-    assert criteria_of(corpus) is text
-    monkeypatch.setattr(sets, "contributed_objects", lambda kind: finders)
-    with pytest.raises(
-        ConfigError, match=rf"criteria of data mine: both module {__name__} and module {__name__} provide them"
-    ):
-        criteria_of(corpus)

@@ -149,15 +149,6 @@ def test_a_full_disk(monkeypatch, tmp_path):
     assert conclusion.measured.startswith("0.2 GiB free")
 
 
-def test_the_type_of_the_file_system_is_of_the_nearest_mount(monkeypatch, tmp_path):
-    mounts = tmp_path / "mounts"
-    write_text(
-        mounts, f"a / ext4 rw 0 0\nb {tmp_path.resolve()} nfs4 rw 0 0\nc {tmp_path.resolve()}/other xfs rw 0 0\n"
-    )
-    monkeypatch.setattr(storage, "MOUNTS", mounts)
-    assert storage.file_system(tmp_path / "not" / "there") == "nfs4"
-
-
 def test_where_atomic_writes_fail(monkeypatch, tmp_path):
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied", str(tmp_path))

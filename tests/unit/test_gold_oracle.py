@@ -74,16 +74,13 @@ def test_gold_is_the_models_score_beside_what_the_data_know():
     assert data.measure(said(["p"], ["two words"]))["gold"].tolist() == [2]
 
 
-def test_replies_of_the_call_before_are_not_scored_again():
+def test_replies_are_scored_once_and_unscored_ones_counted():
     words = Words()
     oracle = gold(words)
     oracle.measure(["p", "p", "q"], ["a b", "a b", "a b"])
     oracle.measure(["q", "p"], ["a b", "a b"])
     oracle.measure(["q", "q"], ["a b", "c"])
     assert words.asked == [2, 1]
-
-
-def test_an_unscored_reply_is_counted_and_left_out_of_means():
     notes: list[str] = []
     truth = gold(Words(), notes=notes).measure(["p", "p"], ["", "a b"])
     assert np.isnan(truth["gold"][0]) and notes == ["reward gold: 1 of 2 responses unscored"]

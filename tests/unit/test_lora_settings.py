@@ -47,20 +47,17 @@ def test_an_adapter_takes_a_multiple_of_the_models_rate_and_a_written_rate_as_it
     assert checked("dpo_lora", "algorithm.lr=0.5").algorithm.lr == 0.5
 
 
-def test_muons_rates_stay() -> None:
-    full, adapter = checked("sft").algorithm, checked("sft_lora").algorithm
-    assert full.optimizer == adapter.optimizer == "muon"
-    assert (full.lr, full.muon_lr) == (adapter.lr, adapter.muon_lr)
-    tuned = checked("sft_lora", "algorithm.optimizer=adamw").algorithm
-    assert tuned.lr == pytest.approx(10 * full.lr)
-
-
 def test_the_multiple_is_of_every_adamw() -> None:
     """8-bit moments change how an optimiser stores its state, not how large its steps are."""
     full = checked("sft", "algorithm.optimizer=adamw_8bit").algorithm
     adapter = checked("sft_lora", "algorithm.optimizer=adamw_8bit").algorithm
     assert full.optimizer == adapter.optimizer == "adamw_8bit"
     assert adapter.lr == pytest.approx(10 * full.lr)
+    full, adapter = checked("sft").algorithm, checked("sft_lora").algorithm
+    assert full.optimizer == adapter.optimizer == "muon"
+    assert (full.lr, full.muon_lr) == (adapter.lr, adapter.muon_lr)
+    tuned = checked("sft_lora", "algorithm.optimizer=adamw").algorithm
+    assert tuned.lr == pytest.approx(10 * full.lr)
 
 
 @pytest.mark.parametrize(("critic", "multiple"), [("zero", 10), ("reward_model", 10), ("shared", 1)])

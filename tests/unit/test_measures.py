@@ -86,9 +86,6 @@ def write_run(directory: Path) -> Path:
 def test_a_declared_measure_keeps_its_name_and_any_other_has_a_prefix():
     assert list(CORPUS.measure(EPISODES)) == LOGGED
     assert undeclared(["measure/hesitations", "measure/time.turn"]) == []
-
-
-def test_rollouts_log_every_measure():
     means = truth_means(CORPUS.measure(EPISODES))
     assert list(means) == LOGGED
     assert (means["patience"], means["measure/hesitations"]) == (3.0, 2.0)
@@ -146,7 +143,7 @@ def test_a_measure_named_like_another_number_is_refused(name):
         measures.declare("data=calls", [replace(PATIENCE, name=name)])
 
 
-def test_details_of_a_world_are_not_logged():
+def test_details_are_not_logged_and_standard_measures_need_no_declaration():
     class World(Oracle):
         measures = (GOLD, *details(words="words"))
 
@@ -158,9 +155,6 @@ def test_details_of_a_world_are_not_logged():
 
     corpus = Corpus("", [], [], "", oracle=World())
     assert list(corpus.measure(corpus.episodes(["Q"], ["a"]))) == ["gold", "measure/hesitations"]
-
-
-def test_any_world_may_return_the_standard_measures_undeclared():
     truth = {"correct": np.ones(1), "verified/parses": np.ones(1), "calls": np.ones(1)}
     assert list(named(truth, ())) == list(truth)
     assert columns_of(["correct", "kl", "calls"], ()).keys() == {"correct", "calls"}

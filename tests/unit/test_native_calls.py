@@ -195,7 +195,7 @@ def test_a_call_is_made_and_its_result_read_as_the_template_writes_it(corpus, en
     ) + [True] * len(last)
 
 
-def test_ids_number_the_calls_of_an_episode(corpus):
+def test_ids_number_the_calls_of_an_episode_unless_the_model_wrote_one(corpus):
     encoder = encoder_of(*ENCODERS["qwen"])
     turn = said(encoder, add(1), add(2), content="both")
     episode = collected(corpus, encoder, turn, turn, encoder.response("done"))
@@ -208,9 +208,6 @@ def test_ids_number_the_calls_of_an_episode(corpus):
         "\n<|im_start|>user\n<tool_response>\ntotal 1\n</tool_response>\n<tool_response>\ntotal 3\n</tool_response>"
         "<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-def test_an_id_that_the_model_wrote_is_the_one_of_its_result(corpus):
     encoder = encoder_of(*ENCODERS["mistral"])
     episode = collected(corpus, encoder, said(encoder, add(1, "Zz1234567")), encoder.response("done"))
     assert answer_of(encoder, episode) == "[TOOL_RESULTS]Zz1234567[TOOL_CONTENT]total 1[/TOOL_RESULTS]"

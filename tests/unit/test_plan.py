@@ -239,14 +239,6 @@ def test_an_adapter_that_is_divided_may_leave_its_reference_in_host_memory() -> 
     assert resident.resident_bytes - away.resident_bytes == reference.weights
 
 
-def test_a_new_model_trains_whole_under_the_adapters_of_later_stages() -> None:
-    wide = ("model.hidden=1024", "model.layers=12", "model.heads=8", "algorithm.micro_batch_tokens=256")
-    root = planned("dpo", *wide, "needs.reward=null")
-    hint = smallest_change(root, replace(GPU, memory=int(0.9 * plan_stage(root).floor)))
-    assert hint is not None
-    assert {"model.lora.rank=16", "stages.sft.model.lora.rank=0"} < set(hint.overrides)
-
-
 def test_processes_of_a_stage() -> None:
     two = planned("dpo", "sharding=ddp", "sharding.processes=2")
     assert processes(two.config, GPU) == 2

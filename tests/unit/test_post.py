@@ -56,16 +56,13 @@ def ask(retries: int = 2) -> bytes:
     return post.post_json(URL, {"n": 1}, what="reward", retries=retries, timeout_s=3, headers={"Authorization": "key"})
 
 
-def test_a_failing_service_is_asked_again_after_longer_and_longer_pauses(served):
+def test_a_failing_service_is_asked_again_after_longer_pauses_or_the_one_it_asks_for(served):
     service = served(503, URLError("gone"), "[1.5]")
     assert ask() == b"[1.5]"
     assert service.pauses == [0.5, 1.0]
     request = service.asked[-1]
     assert json.loads(request.data) == {"n": 1} and service.limits.seconds == 3
     assert request.get_header("Authorization") == "key" and request.get_header("Content-type") == "application/json"
-
-
-def test_the_pause_that_the_service_asks_for(served):
     service = served((429, "7"), (503, "0.25"), "ok")
     assert ask() == b"ok" and service.pauses == [7.0, 0.25]
 

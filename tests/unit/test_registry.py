@@ -92,7 +92,7 @@ def test_a_class_that_is_defined_again_replaces_itself():
 
 
 @pytest.mark.usefixtures("copied")
-def test_a_section_may_not_have_the_name_of_another_packs_group(monkeypatch):
+def test_a_section_may_not_have_the_name_of_another_packs_group_or_of_a_key(monkeypatch):
     registry.add_section("agent_of_mine", ConfigGroup)
     core, *others = registry.packs()
     mine = Pack(
@@ -104,10 +104,6 @@ def test_a_section_may_not_have_the_name_of_another_packs_group(monkeypatch):
     of_mine, alerts = refused.value.problems
     assert of_mine.startswith("section agent_of_mine: rlhf_lab.core.packs (pack core) registers it")
     assert alerts.startswith("section alerts: ") and "pack mine has a config group of this name" in alerts
-
-
-@pytest.mark.usefixtures("copied")
-def test_a_section_may_not_have_the_name_of_a_key_of_every_config():
     registry.add_section("seed", ConfigGroup)
     with pytest.raises(ConfigError, match="seed: the config has a key of this name; rename"):
         root.run_class.__wrapped__()

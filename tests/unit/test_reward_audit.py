@@ -132,13 +132,10 @@ def test_fillers_go_on_from_one_another_and_the_slope_is_per_ten_words():
     assert math.isnan(filler_slopes(shifts)[1])
 
 
-def test_length_matched_pairs_differ_by_a_tenth_at_most():
+def test_pairs_and_groups_of_about_the_same_length():
     pairs = [Pair("p", " ".join("x" * 1 for _ in range(a)), " ".join("x" for _ in range(b))) for a, b in
              [(10, 9), (10, 8), (20, 22), (20, 23), (1, 1)]]  # fmt: skip
     assert length_matched(pairs).tolist() == [True, False, True, False, True]
-
-
-def test_groups_by_length_keep_equal_lengths_together():
     groups = rm_figures.equal_groups(np.array([5.0, 1, 1, 1, 1, 9, 9, 2]))
     assert sorted(i for group in groups for i in group) == list(range(8))
     assert any(set(group) == {1, 2, 3, 4} for group in groups)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from rlhf_lab.core.errors import ConfigError, LabError, NumericError
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, unverified
+from rlhf_lab.rewards.external import remote
 from rlhf_lab.rewards.external.remote import RemoteReward
 from rlhf_lab.rewards.external.settings import Remote
 from rlhf_lab.rewards.graph import GraphReward
@@ -29,6 +27,7 @@ from rlhf_lab.rewards.settings import RewardGraph
 
 CORPUS = Corpus("toy", [], [], "")
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)), corpus=CORPUS)
+SERVICE = "http://127.0.0.1:9/score"
 PARTS = {"a": np.array([1.0, -2.0, np.nan]), "b": np.array([0.5, 4.0, 1.0])}
 
 
@@ -190,54 +189,27 @@ def test_a_failing_reward_stops_or_abstains(reward, options, error):
     assert notes == [f"reward mine: 2 of 2 responses unscored, 1 calls failed, first: {patient._first_failure}"]
 
 
-class Service(BaseHTTPRequestHandler):
-    answers: ClassVar[list] = []
-
-    def do_POST(self):
-        requested = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status, content = self.answers.pop(0)
-        body = json.dumps(content(requested) if callable(content) else content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def service():
-    server = HTTPServer(("127.0.0.1", 0), Service)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-
-
-def lengths(asked):
-    return {"rewards": [None if text == "?" else len(text) for text in asked["responses"]]}
-
-
-def test_a_remote_reward_is_asked_in_batches_and_again_and_may_be_told_the_references(service):
-    Service.answers = [(500, {}), (200, lengths), (200, lengths)]
-    reward = RemoteReward(Remote(url=service, batch_size=2), pause_s=0.0)
-    scores = reward(["p"] * 3, ["one", "?", "three"]).total_N
-    assert scores[[0, 2]].tolist() == [3, 5] and np.isnan(scores[1])
+def test_a_remote_reward_is_asked_in_batches_and_may_be_told_the_references(monkeypatch):
+    """Over HTTP, requests and their repeats are tested in test_post.py."""
     requested: list[dict] = []
-    Service.answers = [(200, lambda question: requested.append(question) or {"rewards": [1, 2]})]
-    reward = RemoteReward(Remote(url=service, send_references=True), {"p": "the answer"})
+
+    def post_json(url, question, **options):
+        requested.append(question)
+        return json.dumps({"rewards": [None if text == "?" else len(text) for text in question["responses"]]}).encode()
+
+    monkeypatch.setattr(remote, "post_json", post_json)
+    scores = RemoteReward(Remote(url=SERVICE, batch_size=2))(["p"] * 3, ["one", "?", "three"]).total_N
+    assert scores[[0, 2]].tolist() == [3, 5] and np.isnan(scores[1]) and len(requested) == 2
+    reward = RemoteReward(Remote(url=SERVICE, send_references=True), {"p": "the answer"})
     reward(["p", "q"], ["a", "b"])
-    assert requested == [{"prompts": ["p", "q"], "responses": ["a", "b"], "references": ["the answer", None]}]
+    assert requested[2] == {"prompts": ["p", "q"], "responses": ["a", "b"], "references": ["the answer", None]}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [(200, {"rewards": [1.0]}), (200, [1, 2]), (200, {"rewards": ["1", "2"]}), (500, {})],
-)
-def test_a_remote_reward_that_answers_wrongly_says_so(service, answer):
-    Service.answers = [answer] * 3
+@pytest.mark.parametrize("answer", [{"rewards": [1.0]}, [1, 2], {"rewards": ["1", "2"]}, "rewards"])
+def test_a_remote_reward_that_answers_wrongly_says_so(monkeypatch, answer):
+    monkeypatch.setattr(remote, "post_json", lambda *arguments, **options: json.dumps(answer).encode())
     with pytest.raises(LabError, match="reward service http"):
-        RemoteReward(Remote(url=service), pause_s=0.0)(["p"] * 2, ["a", "b"])
+        RemoteReward(Remote(url=SERVICE))(["p"] * 2, ["a", "b"])
 
 
 def test_terms_are_chosen_and_weighed_on_the_command_line():

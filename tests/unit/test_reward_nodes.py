@@ -38,29 +38,20 @@ def graph(a: dict | None = None, b: dict | None = None, **settings) -> RewardGra
     return RewardGraph(terms={"a": Gold(**(a or {})), "b": Gold(**(b or {}))}, **settings)
 
 
-def test_a_term_is_standardised_then_transformed_then_weighted():
+def test_terms_are_combined_by_hand():
     """(4 − 1)/2 = 1.5; 2·σ(1.5)."""
     term = Gold(standardise="fixed", mean=1.0, sd=2.0, transform="sigmoid", weight=2.0)
     found = combine({"a": np.array([4.0])}, RewardGraph(terms={"a": term}))
     assert found[0] == pytest.approx(2 / (1 + math.exp(-1.5)))
-
-
-def test_uwo_over_terms_by_hand():
-    """1 and .5: mean .75, deviations ±.25, variance .0625 (ddof 0) or .125 (ddof 1)."""
+    # 1 and .5: mean .75, deviations ±.25, variance .0625 (ddof 0) or .125 (ddof 1).
     assert combine(PARTS, graph(aggregate="uwo"))[0] == 0.75 - 0.5 * 0.0625
     assert combine(PARTS, graph(aggregate="uwo", penalty="sd"))[0] == 0.75 - 0.5 * 0.25
     assert combine(PARTS, graph(aggregate="uwo", ddof=1))[0] == 0.75 - 0.5 * 0.125
     assert np.isnan(combine(PARTS, graph(aggregate="uwo"))[2])
-
-
-def test_joint_weights_stand_in_for_the_terms_own():
     own = graph({"weight": 5.0}, {"weight": 5.0})
     assert combine(PARTS, graph({"weight": 5.0}, weights={"a": 0.5, "b": 0.5}))[0] == 0.75
     assert combine(PARTS, own)[0] == 7.5
     assert graph(weights={"b": 1.0}).weighting == {"a": 0.0, "b": 1.0}
-
-
-def test_a_term_that_weighs_nothing_cannot_leave_a_reply_unscored():
     assert combine(PARTS, graph(weights={"b": 2.0})).tolist() == [1, 8, 2]
     assert combine(PARTS, graph({"weight": 0.0}, aggregate="mean")).tolist() == [0.5, 4, 1]
 

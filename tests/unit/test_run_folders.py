@@ -15,7 +15,7 @@ from rlhf_lab.results.outcome import outcome
 from rlhf_lab.results.rundir import input_directory
 
 
-def test_a_run_is_itself_and_a_job_names_its_run(tmp_path: Path) -> None:
+def test_a_job_names_its_run_or_says_why_there_is_none(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     assert find_run(run) == run
     study = write_study(tmp_path, seeds=1)

@@ -142,24 +142,29 @@ def test_what_the_template_shows_is_what_is_read(encoder, family, calls, content
     assert message["content"] == (thoughts + content).strip()
 
 
-def test_text_alone_is_text(encoder):
+def test_text_alone_is_text_up_to_a_stop_text(encoder):
     for text in ("Oslo has 709,000 people.", '{"city": "Oslo"}', "[1, 2]", '{"name": "Oslo"}', "<b>", ""):
         ids = said(encoder, text)
         assert encoder.message(ids) == {"role": "assistant", "content": encoder.text(ids)}
         assert encoder.text(ids) == text
-
-
-def test_stop_texts_end_a_message(encoder):
     ids = said(encoder, "look up Oslo\nObservation: 709,000")
     assert encoder.message(ids, stop=["\nObservation:"])["content"] == "look up Oslo"
 
 
-def test_hermes_calls_between_text():
+def test_hermes_calls_between_text_and_behind_a_broken_one():
     encoder = encoder_of(*TEMPLATES["hermes"])
     call = '<tool_call>{"name": "search", "arguments": {"city": "Oslo"}}</tool_call>'
     message = encoder.message(said(encoder, f"look\n{call}\nand\n{call}"))
     assert calls_in(message) == [("search", {"city": "Oslo"})] * 2
     assert message["content"] == "look\n\nand"
+    good = '<tool_call>\n{"name": "search", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    message = encoder.message(said(encoder, f'<tool_call>\n{{"name": "search"\n</tool_call>\n{good}'))
+    assert [set(arguments) for _, arguments in calls_in(message)] == [{MALFORMED}, {"city"}]
+    arguments = {"a": 1, "b": [True, None], "c": {"d": "</tool_call>"}, "e": "é\n"}
+    ids = said(
+        encoder, f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
+    )
+    assert calls_in(encoder.message(ids)) == [("f", arguments)]
 
 
 @pytest.mark.parametrize(
@@ -181,13 +186,6 @@ def test_calls_that_cannot_be_read_are_calls(family, text, name):
     ((called, arguments),) = calls_in(message)
     assert called == name and set(arguments) == {MALFORMED}
     assert message["content"] == ""
-
-
-def test_a_broken_call_does_not_hide_the_next():
-    encoder = encoder_of(*TEMPLATES["hermes"])
-    good = '<tool_call>\n{"name": "search", "arguments": {"city": "Oslo"}}\n</tool_call>'
-    message = encoder.message(said(encoder, f'<tool_call>\n{{"name": "search"\n</tool_call>\n{good}'))
-    assert [set(arguments) for _, arguments in calls_in(message)] == [{MALFORMED}, {"city"}]
 
 
 @pytest.mark.parametrize(
@@ -262,15 +260,6 @@ def test_a_plain_transcript_has_calls_too():
         assert message == {"role": "assistant", "content": content, "tool_calls": [bare]}
     not_calls = encoder.message(encoder.response("look\n\nCalls: [1, 2]"))
     assert not_calls == {"role": "assistant", "content": "look\n\nCalls: [1, 2]"}
-
-
-def test_arguments_are_kept_as_json():
-    encoder = encoder_of(*TEMPLATES["hermes"])
-    arguments = {"a": 1, "b": [True, None], "c": {"d": "</tool_call>"}, "e": "é\n"}
-    ids = said(
-        encoder, f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
-    )
-    assert calls_in(encoder.message(ids)) == [("f", arguments)]
 
 
 def test_elements_hold_any_text():

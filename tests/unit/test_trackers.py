@@ -12,7 +12,7 @@ from support import checked, planned
 
 from rlhf_lab.cli.track import run as track_runs
 from rlhf_lab.config import registry, root
-from rlhf_lab.core.errors import ConfigError, MissingDependency
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import append_jsonl, write_json
 from rlhf_lab.core.redaction import redacted
 from rlhf_lab.stages.reuse import track_reused
@@ -166,14 +166,6 @@ def test_a_tracker_that_fails_is_noted_once_and_left_alone(fails, tmp_path, caps
     assert "house" not in stated[0]
     assert not identity.exists()
     assert recorder.finished == []
-
-
-def test_a_library_that_is_missing_is_an_error():
-    def build():
-        raise MissingDependency("tracker=wandb", "'rlhf_lab[wandb]'")
-
-    with pytest.raises(MissingDependency, match=r"rlhf_lab\[wandb\]"):
-        Tracking("wandb").start(build, [], 0)
 
 
 def test_an_attempt_that_resumes_has_the_same_id_and_one_that_starts_over_another(monkeypatch, tmp_path):

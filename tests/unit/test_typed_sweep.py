@@ -15,7 +15,6 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import preflight
 from rlhf_lab.sweeps import sweep
-from rlhf_lab.sweeps.job_lines import done_words
 
 SWEEP = ("+recipe=reward_model", "algorithm.centering=0,0.01", "seed=0,1")
 
@@ -70,12 +69,6 @@ def test_metrics_that_were_written_stay_and_so_do_those_of_a_sweep_without_resul
     assert chosen(written) == ("gold", ["gold", "proxy"])
     (tmp_path / "empty").mkdir()
     assert chosen(study_dir(tmp_path / "empty")) == ("gold", ["gold", "proxy"])
-
-
-def test_the_line_of_a_job_names_a_metric_that_it_has(tmp_path):
-    directory = study_dir(tmp_path, {})
-    result = {"status": "completed", "metrics": {"accuracy": estimate(0.75)}, "primary": ["accuracy"]}
-    assert done_words(directory / "jobs/0", result, 3.0) == "job 1 of 1 done: seed=0: accuracy 0.75 ±0.00, 3 s"
 
 
 def test_settings_of_a_study_fit_a_typed_sweep():

@@ -28,7 +28,7 @@ def reward(answers=ANSWERS, **settings):
     return registry.build("reward", VerifierTerm(**settings), run)
 
 
-def test_the_right_answer_is_one_and_everything_else_zero():
+def test_the_right_answer_has_its_value_and_everything_else_another():
     batch = reward()(["p"] * 4, REPLIES)
     assert batch.total_N.tolist() == [1, 0, 0, 0]
     assert batch.total_N.dtype == np.float64
@@ -36,16 +36,10 @@ def test_the_right_answer_is_one_and_everything_else_zero():
         "correct": [1, 0, 0, 0],
         "format": [0, 0, 0, 0],
     }
-
-
-def test_values_and_format_bonus_add_up():
     batch = reward(right=2.0, wrong=-1.0, format_bonus=0.25)(["p"] * 4, REPLIES)
     assert batch.parts["correct"].tolist() == [2, -1, -1, -1]
     assert batch.parts["format"].tolist() == [0.25, 0.25, 0, 0]
     assert batch.total_N.tolist() == [2.25, -0.75, -1, -1]
-
-
-def test_lenient_reads_answers_without_the_mark():
     responses = ["it is 7", r"\boxed{7} or 8", "#### 8, not 7", "none"]
     assert reward()(["p"] * 4, responses).total_N.tolist() == [0, 0, 0, 0]
     assert reward(lenient=True)(["p"] * 4, responses).total_N.tolist() == [1, 1, 0, 0]

@@ -138,13 +138,6 @@ def test_checks_that_cannot_run_are_named():
         audit(CLEAN).count(module.TRUNCATED, "train")
 
 
-def test_longer_wins_with_ties_as_losses():
-    pairs = [pair(chosen="aaa", rejected="b"), pair(chosen="a", rejected="b"), pair(chosen="a", rejected="bb")]
-    statistics = audit(corpus(*pairs, pair(chosen="aaaa", rejected="b"))).statistics
-    assert statistics["train/longer wins"] == 0.5
-    assert statistics["train/length ties"] == 1
-
-
 def test_what_the_loader_dropped_is_not_said_to_be_none_found():
     loaded = LoadReport(rows=10, kept=1, dropped={"empty chosen": 4})
     console = Console(file=io.StringIO(), width=200)

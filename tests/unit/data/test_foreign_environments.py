@@ -103,7 +103,7 @@ def test_json_that_is_no_call_calls_nothing(counter, typed):
     assert corpus.environment.step(state, "\n\nCalls: " + json.dumps(typed)).done
 
 
-def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):
+def test_an_episode_is_rewarded_though_it_ends_with_a_call_or_without_room(counter):
     corpus = environment.build(ForeignEnvironment(**counter))
     task = first_task(corpus)
     state = corpus.environment.reset(task, seed=0)
@@ -111,6 +111,10 @@ def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):
         assert not corpus.environment.step(state, "Action: add[0]").done
     last = corpus.environment.step(state, "Action: nothing")
     assert last.done and last.reward == 0.0
+    state = corpus.environment.reset(task, seed=0)
+    assert not corpus.environment.step(state, f"Action: add[{task.metadata['goal']}]").done
+    assert isinstance(corpus.environment, Finishing)
+    assert corpus.environment.finish(state) == 1.0
 
 
 def test_a_tool_without_types_is_named():
@@ -122,15 +126,6 @@ def test_a_tool_without_types_is_named():
 
     with pytest.raises(ConfigError, match="the tool move of Untyped cannot be described"):
         tools_of(Untyped())
-
-
-def test_an_episode_without_room_is_rewarded_as_it_stands(counter):
-    corpus = environment.build(ForeignEnvironment(**counter))
-    task = first_task(corpus)
-    state = corpus.environment.reset(task, seed=0)
-    assert not corpus.environment.step(state, f"Action: add[{task.metadata['goal']}]").done
-    assert isinstance(corpus.environment, Finishing)
-    assert corpus.environment.finish(state) == 1.0
 
 
 def test_rows_that_differ_only_in_what_the_environment_receives_are_refused(counter):
@@ -208,7 +203,7 @@ class FakeClient:
         self.closed = True
 
 
-def test_a_session_of_openenv():
+def test_a_session_of_openenv_closes_its_connection_at_the_end():
     client = FakeClient()
     session = OpenEnvSession(client, {"seed": 3}, "say", "text")
     assert session.start() == "begin" and client.seeds == [3]
@@ -216,15 +211,9 @@ def test_a_session_of_openenv():
     assert not client.closed
     assert session.step("stop", is_last=False) == Step([], 0.5, True)
     assert client.closed
-
-
-def test_the_last_turn_closes_the_connection():
     client = FakeClient()
     session = OpenEnvSession(client, {}, "say", "text")
     assert session.step("go", is_last=True).done and client.closed
-
-
-def test_a_wrong_field_is_named():
     with pytest.raises(LabError, match=r"data\.observation=message is no field.*text, extra"):
         OpenEnvSession(FakeClient(), {}, "say", "message").start()
 

@@ -1,7 +1,5 @@
 """Every dataset type: detected, converted both ways, and nothing lost where nothing needs to be."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,13 +74,6 @@ def test_preference_types_convert_into_each_other(pair, first, second, messages_
     assert converted == from_pair(pair, second, conversational=messages_out)
 
 
-@given(pairs)
-def test_text_is_prompt_and_completion_end_to_end(pair):
-    row = from_pair(pair, "prompt_completion")[0]
-    assert from_pair(pair, "language_modeling") == [{"text": row["prompt"] + row["completion"]}]
-    assert list(convert([{"text": row["prompt"] + row["completion"]}], "prompt_completion")) == [row]
-
-
 @given(histories)
 def test_conversations_survive_language_modeling(turns):
     assert to_conversational(to_standard({"messages": turns})) == {"messages": turns}
@@ -115,11 +106,6 @@ def test_tools_survive_every_type(row):
     assert to_conversational(standard) == with_tools
     name = detect(row).name
     assert list(convert([with_tools], name, conversational=True)) == [with_tools]
-
-
-def test_tools_may_be_the_json_of_a_list():
-    row = {"messages": [*WITH_TOOLS, HELLO], "tools": json.dumps(TOOLS)}
-    assert to_conversational(to_standard(row)) == {**row, "tools": TOOLS}
 
 
 def test_other_columns_are_carried():

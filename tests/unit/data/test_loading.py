@@ -2,7 +2,6 @@
 
 import ast
 import gc
-import gzip
 import json
 import os
 import subprocess
@@ -77,25 +76,6 @@ def test_hh_rlhf_harmless_test(real):
     for pair in (*corpus.train, *corpus.test):
         assert pair.prompt.endswith(transcript.REPLY)
         assert pair.chosen == pair.chosen.strip() != ""
-
-
-def test_the_quirks_of_the_whole_hh_rlhf_file(real):
-    with gzip.open(real, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    sides = [row[side] for row in rows for side in ("chosen", "rejected")]
-    oddities = [replies.prompt_oddities(side) for side in sides]
-    assert sum(replies.NOT_ALTERNATING in found for found in oddities) == 13
-    pairs = zip(oddities[::2], oddities[1::2], strict=True)
-    assert sum(replies.MARKER_IN_BODY in (*chosen, *rejected) for chosen, rejected in pairs) == 49
-    # A prefix of characters would take the first words of both responses into the prompt in one row of five.
-    swallowed = 0
-    for row in rows:
-        split = replies.split_pair(row["chosen"], row["rejected"])
-        if split.drop is None:
-            left, right = row["chosen"], row["rejected"]
-            common = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), len(left))
-            swallowed += len(left[:common].rstrip()) > len(split.prompt)
-    assert 0.15 < swallowed / len(rows) < 0.25
 
 
 def test_every_row_is_accounted_for(tmp_path):
@@ -264,21 +244,6 @@ def test_one_row_without_a_column_is_not_answered_with_another_setting(tmp_path)
     )
     assert "data.rejected=" not in str(caught.value)
     assert "skip and count them with data.max_bad_rows=1." in str(caught.value)
-
-
-def test_a_csv_with_odd_columns(tmp_path):
-    rows = "".join(f'"q{i}, ""really""?",better {i},"bad\nanswer"\n' for i in range(60))
-    path = tmp_path / "a.csv"
-    path.write_text("the question,good answer,bad answer\n" + rows)
-    names = {"prompt": "the question", "chosen": "good answer", "rejected": "bad answer"}
-    with pytest.raises(DataError) as caught:
-        load(path, Pairs)
-    for name, column in names.items():
-        assert f"'data.{name}=\"{column}\"'" in str(caught.value)
-    corpus = load(path, Pairs, **names)
-    first = corpus.train[0]
-    assert (first.prompt, first.chosen) == ('\n\nHuman: q0, "really"?\n\nAssistant:', "better 0")
-    assert first.rejected == "bad\nanswer" and first.meta["source"] == "a.csv:2"
 
 
 def test_a_benchmark_holds_out_every_row_and_trains_nothing(tmp_path):

@@ -71,11 +71,6 @@ def test_a_saved_data_set_folder(tmp_path):
     assert values(tmp_path / "saved") == ROWS
 
 
-def test_row_numbers_are_lines(tmp_path):
-    path = write(tmp_path / "a.jsonl", "\n" + JSONL)
-    assert [(row.file, row.number) for row in read(path)] == [(str(path), 2), (str(path), 3)]
-
-
 def test_missing_file_names_the_one_that_is_meant(tmp_path):
     write(tmp_path / "harmless_test.jsonl.gz", b"")
     assert f"did you mean {tmp_path / 'harmless_test.jsonl.gz'}?" in message(tmp_path / "harmless_tst.jsonl.gz")

@@ -9,7 +9,6 @@ from rlhf_lab.data import transcript
 from rlhf_lab.data.transcript import Conversation
 
 HISTORY = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Bye"
-SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"type": "function", "id": "1", "function": {"name": "search", "arguments": {"text": "\n\nHuman: tram"}}}
 
 # Contents made of what could be mistaken: boundaries, quotes of boundaries, spaces, headers.

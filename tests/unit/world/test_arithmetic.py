@@ -176,14 +176,11 @@ def test_same_seed_same_pairs_and_prefix(pairs):
     assert rebuilt(seed=1).sample(200, "train")[0] != pairs["train"][:200]
 
 
-def test_drawn_problems_are_accounted_for():
+def test_drawn_problems_are_accounted_for_until_the_world_is_used_up(monkeypatch):
     _, report = rebuilt(min_steps=1, max_steps=1, largest=10).sample(2500, "train")
     assert report.kept == 2500
     assert report.dropped["problem drawn before"] > 0
     assert report.rows == report.kept + sum(report.dropped.values())
-
-
-def test_a_world_that_is_used_up_says_so(monkeypatch):
     monkeypatch.setattr("rlhf_lab.environments.arithmetic.world.PATIENCE", 300)
     with pytest.raises(DataError, match=r"hardly more than \d+ test problems of 1…1 steps up to 10; request fewer"):
         rebuilt(min_steps=1, max_steps=1, largest=10).sample(100_000, "test")
@@ -247,17 +244,6 @@ def test_the_annotator_prefers_the_answer_and_then_the_steps():
             _, probability = WORLD.prefer([PROMPT], [responses[i]], [responses[j]], seed=0)
             expected = 1 / (1 + np.exp(-(appeals[i] - appeals[j]) / 0.2))
             assert probability == pytest.approx([expected], rel=1e-9)
-
-
-def test_labels_are_drawn_with_their_probability():
-    n = 2000
-    first, second = ["5 + 3 = 8\n#### 8"] * n, ["#### 9"] * n
-    wins, probability = WORLD.prefer([PROMPT] * n, first, second, seed=3)
-    assert probability[0] == pytest.approx(1 / (1 + np.exp(-(0.5 / 3) / 0.2)))
-    assert wins.mean() == pytest.approx(probability[0], abs=0.04)
-    assert (wins == WORLD.prefer([PROMPT] * n, first, second, seed=3)[0]).all()
-    assert (wins != WORLD.prefer([PROMPT] * n, first, second, seed=4)[0]).any()
-    assert rebuilt(temperature=0).prefer([PROMPT], first[:1], second[:1], seed=0)[1].tolist() == [1.0]
 
 
 # The corpus

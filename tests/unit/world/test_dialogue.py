@@ -147,12 +147,9 @@ def test_surrounding_whitespace_changes_nothing(small, before, after, row):
     assert all(simple[name][0] == framed[name][0] for name in names(MEASURES))
 
 
-def test_unknown_prompt_says_so(world):
+def test_unknown_prompts_and_wrong_arguments_say_what_to_write(world):
     with pytest.raises(DataError, match="does not know the prompt 'What is love"):
         world.measure(["What is love?"], ["Baby."])
-
-
-def test_wrong_arguments_say_what_to_write(world):
     with pytest.raises(DataError, match="one response per prompt"):
         world.measure(world.prompts(2, "test", seed=0), ["Great question!"])
     with pytest.raises(DataError, match="use train or test"):

@@ -17,7 +17,6 @@ from rlhf_lab.environments.reviews.comments import describe_defect, fix, read_co
 from rlhf_lab.environments.reviews.gold import ReviewGoldWeights, gold, judge
 from rlhf_lab.environments.reviews.world import ReviewWorld
 from rlhf_lab.environments.splits import split_of
-from rlhf_lab.models.tokenizer import train_tokenizer
 
 ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
 WORLD = ReviewWorld(seed=0, **ANNOTATOR)
@@ -229,19 +228,6 @@ def test_the_annotator_by_hand():
     assert wins.mean() == pytest.approx(expected, abs=0.025)
 
 
-def test_what_labels_look_like(pairs):
-    gold = np.array([pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs])
-    longer = np.array([pair.meta["words_chosen"] - pair.meta["words_rejected"] for pair in pairs])
-    agrees = (np.sign(gold) / 2 + 0.5).mean()
-    longer_wins = (np.sign(longer) / 2 + 0.5).mean()
-    assert 0.68 < agrees < 0.80
-    assert 0.60 < longer_wins < 0.72
-    unbiased = ReviewWorld(seed=0, length_bias=0, affirmation_bias=0, closing_bias=0, temperature=0).sample(
-        500, "train"
-    )
-    assert all(pair.meta["gold_chosen"] >= pair.meta["gold_rejected"] - 1e-9 for pair in unbiased[0])
-
-
 # Corpus
 
 
@@ -252,14 +238,6 @@ def test_splits_share_no_change_and_a_smaller_draw_lies_in_a_larger_one(pairs):
     assert WORLD.sample(50, "train")[0] == pairs[:50]
     with pytest.raises(DataError, match="split 'dev' is unknown"):
         WORLD.sample(1, "dev")
-
-
-def test_every_word_is_a_token_and_rows_fit_a_tiny_model(pairs):
-    tokenizer = train_tokenizer([f"{pair.prompt} {pair.chosen} {pair.rejected}" for pair in pairs], 4096)
-    assert len(tokenizer) < 500
-    assert max(len(tokenizer(pair.prompt).input_ids) for pair in pairs) <= 48
-    assert max(len(tokenizer(" " + pair.chosen).input_ids) for pair in pairs) < 80
-    assert tokenizer.tokenize(" wrong variable.") == ["Ġwrong", "Ġvariable", "."]
 
 
 def test_the_corpus_of_settings():

@@ -19,6 +19,7 @@ def grades(grader, true=TRUE, words=0.0, errors=CALM):
 
 
 def test_each_dial_by_hand():
+    assert grades(SimulatedGrader()) == TRUE[0].tolist()
     # Mean impression 3: halfway to it from 2, 3, 4, 3, 3.
     assert grades(SimulatedGrader(halo=0.5)) == [2.5, 3, 3.5, 3, 3]
     assert grades(SimulatedGrader(halo=1.0)) == [3] * 5
@@ -28,9 +29,6 @@ def test_each_dial_by_hand():
     error = np.array([[1.0, 0, 0, 0, 0]])
     assert grades(SimulatedGrader(noise=1.5), errors=error) == [3.5, 3, 4, 3, 3]
     assert grades(SimulatedGrader(noise=1.5, halo=1.0), errors=error) == pytest.approx([3.3] * 5)
-
-
-def test_whole_points_and_the_ends_of_the_scale():
     assert grades(SimulatedGrader(leniency=0.5, whole_points=True)) == [3, 4, 5, 4, 4]
     assert grades(SimulatedGrader(leniency=1.4, whole_points=True)) == [3, 4, 5, 4, 4]
     assert grades(SimulatedGrader(leniency=-2.2)) == pytest.approx([1, 1, 1.8, 1, 1])
