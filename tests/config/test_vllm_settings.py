@@ -26,7 +26,7 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
         (
             "grpo",
             (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"),
-            "names the same server twice",
+            "the same server twice",
         ),
     ],
 )

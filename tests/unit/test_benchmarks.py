@@ -147,11 +147,6 @@ def test_without_a_file_the_corpus_stands_in_in_the_order_of_the_truth():
     [
         ("reward_bench", {"id": 0, "prompt": "p", "chosen": "c", "subset": "s"}, "column 'rejected' is missing"),
         ("reward_bench_2", {"id": 0, "prompt": "p", "chosen": "c", "rejected": ["r"], "subset": "s"}, "list of texts"),
-        (
-            "reward_bench_2",
-            {"id": "7", "prompt": "p", "chosen": ["c"], "rejected": ["r"], "subset": "Ties"},
-            "ref:NUMBER",
-        ),
     ],
 )
 def test_a_row_of_another_form_is_named(tmp_path, benchmark, row, fault):

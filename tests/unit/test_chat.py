@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from support import bpe, gpt2_tokenizer, save_tiny
 
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.transcript import render_prompt, to_conversation, to_messages
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.chat import ChatTemplate
@@ -216,13 +216,6 @@ def test_a_sampled_reply_keeps_its_indentation_where_the_template_tells_it_from_
     assert encoder.text(encoder.response(code)) == "    return x + 1"
     simple = Encoder(tokenizer_of(family))
     assert simple.text(simple.response(code)) == "return x + 1"
-
-
-def test_a_template_that_is_not_there_is_refused(tmp_path):
-    directory = save_tiny("llama", gpt2_tokenizer(TEXTS), tmp_path / "model")
-    assert load_encoder(directory, HuggingFace(path=str(directory))).chat is None
-    with pytest.raises(ConfigError, match="has no chat template; set"):
-        load_encoder(directory, HuggingFace(path=str(directory), chat_template=True))
 
 
 @pytest.mark.parametrize("ending", [3, 9])

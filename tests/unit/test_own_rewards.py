@@ -196,10 +196,7 @@ def test_a_column_that_the_data_lack_is_named(here):
 
 
 FAULTS = {
-    "raises": (
-        "    return [1 / 0 for r in responses]",
-        r"failed in mine\.py, line 3: ZeroDivisionError: division by zero",
-    ),
+    "raises": ("    return [1 / 0 for r in responses]", r"failed in mine\.py, line 3: ZeroDivisionError: division by"),
     "inside a library": ("    return json.loads('{')", r"failed in mine\.py, line 3: JSONDecodeError"),
     "short": ("    return [1.0]", "returned 1 value for 2 responses; expected one number per response"),
     "text": ("    return ['good' for r in responses]", "returned str 'good'"),

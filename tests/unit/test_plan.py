@@ -96,7 +96,7 @@ def test_adapters_of_critic_and_reward_model_lie_on_one_base_by_hand() -> None:
         (("model.weights_of.reward=bfloat16",), "stores it as bfloat16 and the policy's base as float32"),
         (
             ("stages.reward_model.needs.policy=openai-community/gpt2-medium",),
-            "a model other than the one the policy starts from",
+            "other than the one the policy starts from",
         ),
     ],
 )

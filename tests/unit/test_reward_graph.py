@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from support import checked, planned, said
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.episodes import Episode, Segment, Task
-from rlhf_lab.core.errors import ConfigError, LabError, NumericError
+from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, unverified
@@ -159,34 +158,6 @@ def test_thresholds_scale_with_the_reply_limit():
     small = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=64)))
     reward = registry.build("reward", Programmatic(), small)
     assert (reward.short_words, reward.long_words) == (37.5, 75)
-
-
-def raising(prompts, responses):
-    raise RuntimeError("no connection")
-
-
-def hanging(prompts, responses):
-    time.sleep(3)
-    return RewardBatch(np.zeros(len(responses)))
-
-
-@pytest.mark.parametrize(
-    ("reward", "options", "error"),
-    [
-        (raising, {}, LabError),
-        (hanging, {"timeout_s": 0.1}, LabError),
-        (lambda p, r: RewardBatch(np.zeros(7)), {}, NumericError),
-        (lambda p, r: RewardBatch(np.full(len(r), np.inf)), {}, NumericError),
-    ],
-)
-def test_a_failing_reward_stops_or_abstains(reward, options, error):
-    with pytest.raises(error, match="reward mine"):
-        CheckedReward("mine", reward, **options)(said(["p"] * 2, ["a", "b"]))
-    notes: list[str] = []
-    patient = CheckedReward("mine", reward, on_error="abstain", note=notes.append, **options)
-    assert np.isnan(patient(said(["p"] * 2, ["a", "b"])).total_N).all()
-    assert (patient.failed, patient.abstained, patient.scored) == (1, 2, 0)
-    assert notes == [f"reward mine: 2 of 2 responses unscored, 1 calls failed, first: {patient._first_failure}"]
 
 
 def test_a_remote_reward_is_asked_in_batches_and_may_be_told_the_references(monkeypatch):

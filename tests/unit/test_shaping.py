@@ -26,13 +26,6 @@ def test_penalties_by_hand():
     assert shaped(overlong_tokens=4, missing_eos_penalty=0.0)[:3] == [1, -4, 1.25]
 
 
-def test_dapo_brings_its_own_defaults():
-    settings = PPO(policy_loss="dapo")
-    assert (settings.clip_low, settings.clip_high, settings.overlong_tokens) == (0.2, 0.28, 16)
-    assert PPO(policy_loss="dapo", clip_high=0.5).clip_high == 0.5
-    assert PPO().overlong_tokens == 0
-
-
 def test_the_running_scale_is_that_of_all_scores_seen():
     shaper = RewardShaper(PPO(reward_scaling="running_sd", missing_eos_penalty=0.0), 10)
     rng = np.random.default_rng(0)
@@ -57,10 +50,8 @@ def test_the_running_scale_is_that_of_all_scores_seen():
             {"kl_controller": "adaptive", "prompts_per_iteration": 500, "batch_size": 100, "kl_horizon": 100.0},
             "lets beta fall to 0 or below after the 500 responses",
         ),
-        ({"dual_clip": 0.5}, "above 1"),
         ({"critic": "shared"}, "critic_warmup=0"),
         ({"policy_loss": "gspo", "aggregation": "token_mean"}, "sequence_mean"),
-        ({"value_lam": 1.5}, "value_lam=1.5"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):

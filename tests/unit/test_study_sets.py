@@ -42,7 +42,6 @@ def test_every_study_gets_the_size_that_it_has(monkeypatch, tmp_path):
     [
         (["size=tiny"], "size=tiny is not one of smoke, quick, full"),
         (["+recipe=dpo"], "ablations takes a size and overrides of settings"),
-        (["study.proceses=1"], "study.proceses is not a setting; did you mean processes?"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_runs(arguments, message):

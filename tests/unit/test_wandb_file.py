@@ -97,10 +97,7 @@ def test_ranges() -> None:
         (["+recipe=study/buffers", "continuous=seed"], "have no grid"),
         (["+recipe=study/buffers", "method=random", "continuous=algorithm.buffer"], "two different numbers"),
         (["+recipe=study/buffers", "method=random", "continuous=algorithm.beta"], "is not swept"),
-        (
-            ["+recipe=dpo", "algorithm.beta=0.1,0.3", "study.metrics=[kl]", "method=bayes"],
-            "a metric with a direction, and kl has none",
-        ),
+        (["+recipe=dpo", "algorithm.beta=0.1,0.3", "study.metrics=[kl]", "method=bayes"], "direction, and kl has none"),
         (["+recipe=study/mitigations"], "it knows no study.arms"),
     ],
 )

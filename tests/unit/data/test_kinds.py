@@ -296,7 +296,7 @@ def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
         ({"a": {"kind": "pairs", "path": "x", "prmpt": "q"}}, "sources.a.prmpt is not a setting; did you mean prompt"),
         (
             {"a": {"kind": "pairs", "path": "x", "weight": 1}, "b": {"kind": "pairs", "path": "x"}},
-            "set a weight above 0 for every source",
+            "set a weight above 0",
         ),
     ],
 )

@@ -4,8 +4,6 @@ import ast
 import gc
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -254,15 +252,6 @@ def test_a_benchmark_holds_out_every_row_and_trains_nothing(tmp_path):
     with pytest.raises(ConfigError, match=r"trains a model, but data\.test_fraction=1 holds out every row"):
         checked("sft", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
     assert checked("compare_policies", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
-
-
-def test_the_modules_load_without_torch_and_file_libraries():
-    modules = "audit, formats, hh_rlhf, pairs"
-    code = (
-        f"import sys; from rlhf_lab.data import {modules}; print({{'torch', 'datasets', 'pyarrow'}} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_streamed_pairs_are_those_in_memory(tmp_path):

@@ -34,10 +34,7 @@ def proposed(message):
     ("names", "expected"),
     [
         (("question", "good answer", "bad answer"), ("question", "good answer", "bad answer")),
-        (
-            ("Frage (question)", "it's better", 'the "worse" one'),
-            ("Frage (question)", "it's better", 'the "worse" one'),
-        ),
+        (("question (?)", "it's better", 'the "worse" one'), ("question (?)", "it's better", 'the "worse" one')),
         (("instruction", "winner", "loser"), ("instruction", "winner", "loser")),
         (("query", "preferred", "not_preferred", "chosen_model"), ("query", "preferred", "not_preferred")),
         (("prompt_text", "choosen", "unchosen", "chosen_score"), ("prompt_text", "choosen", "unchosen")),

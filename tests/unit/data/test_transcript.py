@@ -84,10 +84,7 @@ def test_a_conversation_with_tools_reads_like_this():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            "\n\nTools: a hammer",
-            r"Tools:\" turn must be the first turn and contain a JSON list, but it contains 'a ham",
-        ),
+        ("\n\nTools: a hammer", r"must be the first turn and contain a JSON list, but it contains 'a ham"),
         ("\n\nHuman: a\n\nTools: []", "must be the first turn"),
         ("\n\nHuman: a\n\nCalls: []", "must follow an Assistant turn"),
         ("\n\nAssistant: a\n\nCalls: none", r"if it is text, write .*Calls:\" with a backslash"),
