@@ -321,10 +321,7 @@ BETAS = ["+recipe=dpo", "algorithm.beta=1,2", "seed=0,1"]
         (["+recipe=study/dpo_rounds", "seed=[0,1]"], "seed=[0, 1] is a list"),
         (["+recipe=study/dpo_rounds", "study.sweep.seed=[]"], "study.sweep.seed has no values"),
         (["+recipe=study/mitigations", "study.arms=3"], "study.arms=3 is a whole number"),
-        (
-            [*BETAS, "study.predicts=[{metric: gold, level: 1, direction: same, margin: 1}]"],
-            "1 is compared with itself",
-        ),
+        ([*BETAS, "study.predicts=[{metric: gold, level: 1, direction: same, margin: 1}]"], "is compared with itself"),
         ([*BETAS, "study.predicts=[{metric: gold, level: 2, direction: higher, versus: 3}]"], "3 is not a level of"),
         (["+recipe=dpo", "stages.sft=3"], "stages.sft=3 is a whole number"),
         (["+recipe=dpo", "size=smoke", "stages.sft=3"], "stages.sft=3 is a whole number"),

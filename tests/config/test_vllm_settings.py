@@ -23,11 +23,7 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
         ("ppo", (*SPAWN, SERVER[2]), "is used only with rollout.mode=server"),
         ("grpo", (*SERVER[:2], "rollout.urls=[127.0.0.1:8000]"), "is not a server address; write one such as"),
         ("grpo", (*SERVER[:2], "rollout.urls=[http://a:1,http://a:1]"), "names the same server twice"),
-        (
-            "grpo",
-            (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"),
-            "the same server twice",
-        ),
+        ("grpo", (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"), "same server twice"),
     ],
 )
 def test_what_is_refused(recipe, overrides, says):

@@ -94,10 +94,7 @@ def test_adapters_of_critic_and_reward_model_lie_on_one_base_by_hand() -> None:
         (("stages.reward_model.model.lora.rank=0",), ""),  # full fine-tuning: nothing in common
         (("sharding=fsdp_full",), ""),
         (("model.weights_of.reward=bfloat16",), "stores it as bfloat16 and the policy's base as float32"),
-        (
-            ("stages.reward_model.needs.policy=openai-community/gpt2-medium",),
-            "other than the one the policy starts from",
-        ),
+        (("stages.reward_model.needs.policy=openai-community/gpt2-medium",), "than the one the policy starts from"),
     ],
 )
 def test_a_reward_model_may_have_a_base_of_its_own(overrides: tuple[str, ...], reason: str) -> None:

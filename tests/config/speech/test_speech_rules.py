@@ -39,10 +39,7 @@ def test_speech_with_a_model_of_codes_is_accepted():
         (["dpo_iterative", "reward=acoustic"], "needs responses that are audio, which data=mini_hh does not have"),
         (["tts_dpo", "data=espeak"], "reward=intelligibility needs the phones that each response should say, which"),
         (["tts_recogniser", "data=espeak"], "algorithm=recogniser needs the phones that each response should say"),
-        (
-            ["tts_grpo", "reward=bt", "+needs.reward=reward_model"],
-            "reward=bt needs responses that are text, which data",
-        ),
+        (["tts_grpo", "reward=bt", "+needs.reward=reward_model"], "reward=bt needs responses that are text, which"),
         (["tts_grpo", "reward=gold", "engine=trl"], "a codec model counts its columns"),
         (["sft", "model.min_frames=3"], "min_frames=3 is used only with family=codec"),
     ],
