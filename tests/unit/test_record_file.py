@@ -64,8 +64,9 @@ PAIRS = [Pair(f"p{i} \u2028 ü", f"chosen\n{i}", "", {"n": i}) for i in range(3)
 ROWS = [(([1, 2], [3, 4]), [True, False]), (([], [0, 70_000]), [False, True]), (([5], []), [])]
 
 
-@pytest.mark.parametrize(("file", "records"), [(PairFile(), PAIRS), (RowFile(), ROWS)], ids=["pairs", "rows"])
-def test_pairs_and_rows_on_disk_are_those_that_were_put_there(file, records):
+@pytest.mark.parametrize(("kind", "records"), [(PairFile, PAIRS), (RowFile, ROWS)], ids=["pairs", "rows"])
+def test_pairs_and_rows_on_disk_are_those_that_were_put_there(kind, records):
+    file = kind()
     for record in records:
         file.append(record)
     assert list(file) == records and file[1] == records[1] and file[::2] == records[::2]

@@ -108,6 +108,13 @@ def test_a_conversation_that_ends_with_its_response_is_no_prompt(prompt, drop):
         assert verifiable.parse_row({"prompt": prompt, "answer": 1}, Verifiable(path="x")).drop == drop
 
 
+def test_a_transcript_keeps_its_turns_in_every_kind_of_prompts():
+    """With an answer, it was quoted as the text of one user message."""
+    prompt = "\n\nHuman: Why?\n\nAssistant: So.\n\nHuman: And?\n\nAssistant:"
+    for module, settings in ((prompts, PromptsData), (verifiable, Verifiable)):
+        assert module.parse_row({"prompt": prompt, "answer": 1}, settings(path="x")).prompt == prompt
+
+
 def test_the_first_of_several_turns_is_asked_and_all_are_facts():
     split = prompts.parse_row({"turns": ["One?", "Two?"], "question_id": 81}, PromptsData(path="x", prompt="turns"))
     assert split.prompt == "\n\nHuman: One?\n\nAssistant:"

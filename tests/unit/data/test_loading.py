@@ -15,7 +15,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data import transcript
 from rlhf_lab.data.file_settings import HHRLHF, Pairs
-from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, UNREADABLE, fingerprint, heldout
+from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, REPAIRED, UNREADABLE, fingerprint, heldout
 from rlhf_lab.data.pairs import PROMPT_REPEATED, SEVERAL_MESSAGES, parse_row
 from rlhf_lab.data.rows import RowProblem
 
@@ -273,3 +273,10 @@ def test_streamed_pairs_are_those_in_memory(tmp_path):
     del streamed, on_disk
     gc.collect()
     assert not directory.exists(), "the files go with the corpus"
+
+
+def test_rows_with_lone_surrogates_are_kept_and_counted(tmp_path):
+    rows = [hh_row(f"question {number}", "a \ud83d" if number < 3 else "b") for number in range(40)]
+    report = load(write(tmp_path / "a.jsonl", rows)).report["all"]
+    assert report.noted[REPAIRED] == 3 and report.kept == 40
+    assert report.examples[REPAIRED] == "a.jsonl:1"
