@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import os
 import subprocess
 import sys
@@ -11,15 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from support import check_each, checked, command_inside
 
 from rlhf_lab.cli import explain
 from rlhf_lab.cli.completion import candidates
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.config import docstrings, inventory, registry, root
-from rlhf_lab.core.console import console
-from rlhf_lab.training.settings import TrainingSettings
 
 OPTIONS = [f"{group}={option}" for group in registry.groups() for option in inventory.options(group)]
 
@@ -77,16 +72,6 @@ def test_what_explain_prints(arguments: list[str], expected: list[str], tmp_path
     assert status == 0, printed
     flat = " ".join(printed.split())
     assert [text for text in expected if text not in flat] == []
-
-
-def test_explain_is_read_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers are nearly the same for all settings of a section, so only the text of one setting names them."""
-    monkeypatch.setattr(console, "_width", 80)
-    _, section = command_inside(tmp_path, "explain", "algorithm=ppo")
-    assert max(map(len, section.splitlines())) <= 80 and "read by" not in section
-    assert "arXiv:1909.08593" in section and len(section.splitlines()) < 350
-    _, setting = command_inside(tmp_path, "explain", "algorithm=ppo", "algorithm.critic")
-    assert "read by   algorithm=ppo" in setting
 
 
 @pytest.mark.parametrize(
@@ -148,32 +133,3 @@ def test_a_shell_completes_the_console_script(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == " ".join(f"+recipe={name}" for name in recipes)
     assert "hydra_bash_completion rlhf-lab" in done.stdout
     assert time.monotonic() - started < 20
-
-
-def test_a_plug_in_without_a_file_in_conf_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Mine(TrainingSettings):
-        """Settings of a plug-in algorithm.
-
-        Args:
-            strength: strength of the algorithm.
-        """
-
-        strength: float = 1.0
-
-    registry.kinds("algorithm")  # so that the registry is filled before it is added to
-    monkeypatch.setitem(registry._settings, ("algorithm", "mine"), Mine)
-    monkeypatch.setitem(registry._implementations, ("algorithm", "mine"), "my_package.mine")
-    caches = (inventory.options, explain._kind_by_option, explain._options_with)
-    for cached in caches:
-        cached.cache_clear()
-    try:
-        assert explain._kind_by_option("algorithm")["mine"] == "mine"
-        assert "mine" in explain._options_with("algorithm", "strength")
-        printed = io.StringIO()
-        Console(width=120, file=printed).print(explain._options_table("algorithm"))
-        assert "Settings of a plug-in algorithm." in printed.getvalue()
-    finally:
-        monkeypatch.undo()
-        for cached in caches:
-            cached.cache_clear()

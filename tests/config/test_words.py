@@ -126,13 +126,6 @@ def test_cfg_job_shows_what_a_run_would_have(tmp_path: Path, capsys: pytest.Capt
     assert root.to_values(check.check(values)) == values
 
 
-def test_cfg_job_of_a_sweep_shows_its_first_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_inside(tmp_path, "+recipe=dpo", "seed=3,4", "-c", "job")[0] == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("# the first of 2 jobs: seed=3\n")
-    assert yaml.safe_load(shown)["seed"] == 3
-
-
 @pytest.mark.parametrize(
     ("program", "started_as"),
     [

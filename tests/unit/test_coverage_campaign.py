@@ -12,6 +12,8 @@ import memory_study
 import numpy as np
 import pytest
 
+from rlhf_lab.statistics.inference import wilson
+from rlhf_lab.studies.replicates import level_difference
 from rlhf_lab.studies.verdict import verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +28,20 @@ def campaign():
     sys.modules[spec.name] = module  # its dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
+
+
+def test_rates_are_compared_as_in_a_study(campaign):
+    counts_LS = np.array([[0, 1, 0], [2, 1, 1]])
+    runs = [[wilson(int(count), 64) for count in level] for level in counts_LS]
+    values_LSM4 = np.array([[[(run.mean, run.low, run.high, run.n)] for run in level] for level in runs])
+    study = memory_study.build(values_LSM4, ("garble",), (0, 1), memory_study.REDRAWN)
+    rates_LS = counts_LS / 64
+    errors_LS = campaign.type_one.errors_of_rates(rates_LS, 64)
+    mine = campaign.type_one.compare(rates_LS[1], rates_LS[0], errors_LS[1], errors_LS[0])
+    stored = level_difference(study, "garble", "1")
+    assert stored is not None
+    assert mine.p_value == pytest.approx(stored.p_value)
+    assert mine.difference.high == pytest.approx(stored.difference.high)
 
 
 def test_claims_are_decided_as_those_of_a_study(campaign):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,15 +61,14 @@ class Ended(Echo):
 
 
 class Scripted:
-    """A sampler that outputs fixed texts, one a turn."""
+    """A sampler that returns fixed turns, as token ids."""
 
-    def __init__(self, encoder: Encoder, texts: list[str]):
-        self.encoder, self.texts = encoder, texts
+    def __init__(self, turns: Iterable[list[int]]):
+        self.turns = turns
 
     def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns) -> Samples:
-        row = RowTokens()
-        for text in self.texts:
-            tokens = self.encoder.response(text)
+        row = RowTokens(finished=True)
+        for tokens in self.turns:
             row.token_ids += tokens
             row.sampled += [True] * len(tokens)
             row.logps += [-1.0] * len(tokens)
@@ -77,7 +77,6 @@ class Scripted:
             row.sampled += [False] * len(answer)
             if not answer:
                 break
-        row.finished = True
         return Samples(list(prompts), [[row]])
 
 
@@ -89,7 +88,7 @@ def collected(texts: list[str], environment: Environment | None, **settings: Any
         config=SimpleNamespace(rollout=Local(**settings), data=data, engine="native"), corpus=corpus
     )
     collector = EpisodeCollector(run, encoder)
-    collector.sampler = Scripted(encoder, texts)
+    collector.sampler = Scripted(map(encoder.response, texts))
     ((episode,),) = collector.collect(None, [corpus.task(prompt_text("hello"))], 1, seed=0)  # type: ignore[arg-type]
     return episode, encoder
 

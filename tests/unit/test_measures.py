@@ -20,7 +20,6 @@ from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus, Oracle
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.evaluations.rescoring import read_responses
-from rlhf_lab.reports.policy_table import PolicyTable
 from rlhf_lab.reports.run.policies import policy_table
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.training.run_settings import Evaluation
@@ -110,14 +109,6 @@ def test_a_report_gives_a_stored_run_the_titles_that_its_world_declared(tmp_path
     assert "measure/hesitations" in headings and "reached" in headings
     assert metric("patience").better == "higher"
     assert metric("reached/home").meaning == "the same for tasks of one category"
-
-
-def test_the_console_has_a_column_for_what_nobody_declared():
-    values = {"measure/hesitations": {"mean": 2.0}, "gold": {"mean": 0.5}, "reward/hesitations": {"mean": 1.0}}
-    assert PolicyTable([{"name": "SFT", "metrics": values}]).columns == {
-        "gold": "gold",
-        "measure/hesitations": "hesitations",
-    }
 
 
 def test_a_saved_column_is_read_for_another_weighting(tmp_path, forgotten):

@@ -68,13 +68,6 @@ def test_a_study_prints_one_line_per_job_with_the_time_left(study):
     assert printed.get() == "  job 3 of 3 done: algorithm.beta=3 seed=1: gold 1.21 ±0.08, 12 s; about 0:12 left\n"
 
 
-def test_stored_jobs_say_nothing_about_the_time_left(study):
-    with console.capture() as printed, lines_of(study, stored={0}).shown(in_process=True):
-        record(study, 0, 0.1)
-        job_finished()
-    assert printed.get() == "  job 1 of 3 done: algorithm.beta=1 seed=1: gold 1.21 ±0.08, 0 s\n"
-
-
 def test_a_failed_job_names_its_error_even_with_q(study, monkeypatch):
     monkeypatch.setenv(VERBOSITY, QUIET)
     with console.capture() as printed, lines_of(study).shown(in_process=True):

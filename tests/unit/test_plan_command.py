@@ -55,11 +55,6 @@ def test_mistakes_are_named(words: list[str], problem: str) -> None:
         run(words)
 
 
-def test_a_job_of_a_sweep_has_a_plan(tmp_path: Path) -> None:
-    job = ("+recipe=study/buffers", "algorithm.buffer=current", "seed=0")
-    assert "study/buffers: bytes per process" in printed(*job, *SMALL_WORLD, f"outputs={tmp_path}")
-
-
 def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
     run(["table", f"to={tmp_path / 'memory_plan.md'}"])
     written = (tmp_path / "memory_plan.md").read_text(encoding="utf-8")

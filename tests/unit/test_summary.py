@@ -13,7 +13,7 @@ from rich.console import Console
 from rlhf_lab import main
 from rlhf_lab.cli.summary import print_problems
 from rlhf_lab.cli.table import COMMANDS
-from rlhf_lab.core.console import console, open_console
+from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.reports.policy_table import PolicyTable
@@ -93,13 +93,3 @@ def test_deepspeed_does_not_announce_that_there_is_no_gpu():
     record = logger.makeRecord(logger.name, logging.WARNING, "", 0, "Setting accelerator to CPU. If you have", (), None)
     assert not logger.filter(record)
     assert logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, "out of memory", (), None))
-
-
-def test_a_log_is_as_wide_as_columns_says_and_shows_names_as_they_are(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert open_console().width == 80
-    monkeypatch.delenv("COLUMNS")
-    opened = open_console()
-    with opened.capture() as printed:
-        opened.print("data.path=owner/name:train:50 " + "x" * 100)
-    assert opened.width == 140 and "owner/name:train:50" in printed.get()

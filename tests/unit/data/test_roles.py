@@ -9,8 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rlhf_lab.config.overrides import literal
-from rlhf_lab.data.file_settings import GradedData, Pairs
-from rlhf_lab.data.graded import parse_row as parse_graded
+from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.roles import role_of
 from rlhf_lab.data.rows import RowProblem
@@ -74,18 +73,6 @@ def test_a_rejected_reply_is_never_the_chosen_one(name):
 @pytest.mark.parametrize("name", ["good_or_bad", "not bad", "chosen_id", "better_prompt", "chosen_rating", "x"])
 def test_an_unclear_name_has_no_role(name):
     assert role_of(name) is None
-
-
-def test_graded_columns_are_proposed_together():
-    row = {"question": "Hi", "answer text": "a", "score": 3}
-    with pytest.raises(RowProblem) as caught:
-        parse_graded({"replies": [row]}, GradedData(path="x"))
-    text = str(caught.value)
-    assert "Then write data.prompt=question 'data.response=\"answer text\"'" in text
-    assert "'data.attributes=[score]' data.rank_by=score, and their bounds as data.low= and data.high=" in text
-    row = {"prompt": "Hi", "response": "a", "clarity score": 3, "tone rating": 1}
-    with pytest.raises(RowProblem, match=r"rank_by=COLUMN"):
-        parse_graded({"replies": [row]}, GradedData(path="x"))
 
 
 @pytest.mark.parametrize(
