@@ -70,7 +70,6 @@ def test_another_sweeper_is_refused_before_hydra_looks_for_it(seed: str, tmp_pat
     [
         ("seed=glob(*)", "name the values, such as seed=0,1,2"),
         ("tracker=glob(wan*)", "name the options: tracker=wandb"),
-        ("model=glob(zz*)", "no option of model matches; `explain model` lists them"),
     ],
 )
 def test_a_glob_is_answered_with_the_options_it_stands_for(word: str, instead: str, tmp_path: Path) -> None:

@@ -56,7 +56,6 @@ def test_every_plain_number_that_the_official_scorer_reads_is_read(before, numbe
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("so it is 7.", "7"),
         (r"thus \boxed{42} and 43", "42"),
         (r"\boxed{1} then \boxed{2}", "2"),
         (r"\boxed{\frac{1}{2}}", "1/2"),
@@ -66,7 +65,6 @@ def test_every_plain_number_that_the_official_scorer_reads_is_read(before, numbe
         ("3-5", "5"),
         ("it fell to -5 degrees", "-5"),
         ("He pays $1,250.50.", "1250.50"),
-        ("v2 of it", None),
     ],
 )
 def test_lenient_takes_the_box_and_then_the_last_number(text, answer):
@@ -82,7 +80,6 @@ def test_lenient_takes_the_box_and_then_the_last_number(text, answer):
         ("1/2", "0.5"),
         ("1/3", "2/6"),
         ("-7", "−7"),
-        ("+7", "7"),
         ("007", "7"),
         ("-0", "0"),
         ("7.", "7"),
@@ -125,7 +122,6 @@ def test_different_answers(first, second):
         ("#### Paris or Rome", "Paris", False),
         ("Paris", "Paris", False),
         ("#### .", "Paris", False),
-        ("#### seven", "7", False),
         ("#### 7 apples", "7", True),
     ],
 )

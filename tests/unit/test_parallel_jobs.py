@@ -63,6 +63,9 @@ def test_a_study_prints_one_line_per_job_with_the_time_left(study):
         "  job 1 of 3 done: algorithm.beta=1 seed=1: gold 1.21 ±0.08, 60 s; about 2:00 left",
         "  job 2 of 3 done: algorithm.beta=2 seed=1: gold 1.21 ±0.08, 30 s; about 0:45 left",
     ]
+
+
+def test_jobs_of_other_processes_get_their_line_from_the_process_of_the_study(study):
     with console.capture() as printed, lines_of(study, processes=2).shown(in_process=False):
         record(study, 2, 12.0)
     assert printed.get() == "  job 3 of 3 done: algorithm.beta=3 seed=1: gold 1.21 ±0.08, 12 s; about 0:12 left\n"

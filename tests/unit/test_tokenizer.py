@@ -25,15 +25,11 @@ def test_any_text_survives(tokenizer, text):
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_closed_vocabulary_is_one_token_a_word():
+def test_closed_vocabulary_is_one_token_a_word_and_other_words_are_bytes():
     tokenizer = train_tokenizer(TEXTS, 4096)
     pieces = ["\n\nHuman:", " When", " does", " the", " museum", " open", "?", "\n\nAssistant:", " The", " museum"]
     pieces += [" opens", " at", " 9", "."]
     assert [tokenizer.decode([i]) for i in tokenizer(TEXTS[0])["input_ids"]] == pieces
-
-
-def test_a_word_outside_the_vocabulary_becomes_bytes():
-    tokenizer = train_tokenizer(TEXTS, 4096)
     assert len(tokenizer(" xyz")["input_ids"]) == 4
 
 

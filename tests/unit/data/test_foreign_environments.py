@@ -85,13 +85,10 @@ def test_a_class_for_trl_is_an_environment(counter):
     assert (step.done, step.reward) == (False, 0.0)
     assert step.messages == [{"role": "tool", "content": f"total {goal}", "name": "add"}]
     assert world.step(state, "Answer: done") == Step(reward=1.0, done=True)
-
-
-def test_native_calls_are_made_with_their_ids(counter):
-    corpus = environment.build(ForeignEnvironment(**counter))
-    state = corpus.environment.reset(first_task(corpus), seed=0)
+    # a native call is made with its id
+    state = world.reset(task, seed=0)
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"amount": 2}}}
-    step = corpus.environment.step(state, "\n\nCalls: " + json.dumps([call]))
+    step = world.step(state, "\n\nCalls: " + json.dumps([call]))
     assert step.messages == [{"role": "tool", "content": "total 2", "name": "add", "tool_call_id": "c1"}]
 
 

@@ -57,13 +57,9 @@ def test_rows_become_demonstrations_with_answers(load):
     assert [corpus.answers[pair.prompt] for pair in corpus.train] == ["21", "1250", "-2"]
     assert set(corpus.answers) == {*corpus.prompts("train"), *corpus.prompts("test")}
     assert "longer wins" not in corpus.report["all"].statistics
-
-
-def test_annotations_can_be_kept(load):
-    kept, stripped = load(ROWS, annotations="keep"), load(ROWS)
-    assert kept.train[0].chosen == ROWS[0]["answer"]
-    assert kept.answers == stripped.answers
-    assert kept.fingerprint != stripped.fingerprint
+    kept = load(ROWS, annotations="keep")
+    assert kept.train[0].chosen == ROWS[0]["answer"] and kept.answers == corpus.answers
+    assert kept.fingerprint != corpus.fingerprint
 
 
 def test_unusable_rows_are_dropped_for_a_counted_reason(load):

@@ -31,12 +31,9 @@ def rebuilt(size=(3, 3, 4), seed=0) -> DialogueWorld:
     return DialogueWorld(domains=domains, topics=topics, attributes=attributes, seed=seed, **ANNOTATOR)
 
 
-def test_no_two_prompts_share_a_text(world):
+def test_no_two_prompts_share_a_text_and_no_prompt_is_in_both_splits(world):
     prompts = list(enumerate_prompts(world.facts))
     assert len({prompt.text for prompt in prompts}) == len(prompts) == len(world.book)
-
-
-def test_splits_never_share_a_prompt_and_cover_all(world):
     train, test = set(world.book.all("train")), set(world.book.all("test"))
     assert not train & test
     assert len(train) + len(test) == len(world.book)
