@@ -18,7 +18,6 @@ from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.stages import artifacts
 from rlhf_lab.sweeps.sweep import check_fronts
 
-AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1, "sharding": 7, "tracker": 4}
 RECIPES = sorted(inventory.recipes())
 CONF = sorted(f"{group}/{option}" for group in registry.groups() for option in inventory.option_files(group))
 CHOICES = [name for name in CONF if "/" in name]
@@ -33,16 +32,11 @@ NEEDED = {
         f"algorithm/{name}": ["data=speech_small", "model=codec"]
         for name in ("acoustic_reward", "wav2vec2_reward", "recogniser")
     },
-    "algorithm/mt_bench": ["+needs.policy=owner/model"],
     "algorithm/tts_preferences": ["data=speech_small", "model=codec", "reward=acoustic", "+needs.policy=owner/model"],
     "algorithm/safety": ["+needs.reference=owner/model"],
     "algorithm/eval_suite": ["+needs.policy=owner/model", "+needs.safety=safety_eval"],
     "model/hf": ["model.path=owner/name"],
-    "data/gsm8k": ["data.path=owner/name"],
-    "data/hh_rlhf": ["data.path=owner/name"],
-    "data/pairs": ["data.path=owner/name"],
     "data/humaneval": ["algorithm=compare", "+needs.reference=owner/model"],  # nothing trains on it
-    "data/graded": ["data.path=owner/name"],
     "data/sft": ["data.path=rows.jsonl"],
     "data/environment": [
         *("data.environment=own.py:Own", "rollout.max_episode_tokens=64"),
@@ -55,10 +49,6 @@ NEEDED = {
     },
     "data/unpaired": ["data.path=rows.jsonl", "algorithm=kto", "+needs.policy=owner/model", "reward=length"],
     "data/mix": ["data.sources={a:{kind:gsm8k,path:rows.jsonl}}"],
-    "algorithm/cai_preferences": ["+needs.policy=owner/model"],
-    "algorithm/gaia": ["+needs.policy=owner/model"],
-    "algorithm/agent_bench": ["+needs.policy=owner/model"],
-    "algorithm/code_bench": ["+needs.policy=owner/model"],
     "algorithm/reward_trajectories": [
         *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"),
         *("+needs.policy=owner/model", "+needs.reward=owner/model"),
@@ -74,35 +64,31 @@ NEEDED = {
     "reward/callable": ["reward.terms.callable.name=mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],
     "rollout/vllm": ["engine=trl", "algorithm=grpo", "+needs.policy=sft", "+needs.reward=reward_model"],
-    "algorithm/reward_model": ["+needs.policy=sft"],
-    "algorithm/rubric_rm": ["+needs.policy=sft"],
-    "algorithm/crossfit": ["+needs.policy=sft"],
-    "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
-    "algorithm/attack": ["+needs.policy=sft", "+needs.reward=reward_model"],
-    "algorithm/rm_report": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/design_report": ["+needs.policy=sft", "reward=design", "+needs.design=criteria_hand"],
-    "algorithm/rm_probe": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_bench": ["+needs.reward=reward_model"],
-    "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/self_training": ["data=arithmetic", "reward=verifier", "+needs.policy=sft"],
-    "algorithm/step_pairs": ["data=arithmetic", "+needs.policy=sft"],
-    "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/step_report": ["data=arithmetic", "+needs.policy=sft", "+needs.judge=prm"],
     "algorithm/test_time": ["data=arithmetic", "reward=orm", "+needs.policy=sft", "+needs.orm=orm"],
     "algorithm/compare": ["+needs.reference=sft"],
     "algorithm/rescore": ["+needs.rollouts=composite_rollouts"],
-    "algorithm/dpo": ["+needs.policy=sft"],
-    "algorithm/dpo_hot": ["+needs.policy=sft"],
-    "algorithm/ipo": ["+needs.policy=sft"],
-    "algorithm/kto": ["+needs.policy=sft"],
-    "algorithm/orpo": ["+needs.policy=sft"],
     "agent/python": ["agent.programs.python.path=mine.py:Mine"],
-    "algorithm/simpo": ["+needs.policy=sft"],
     **{
         f"algorithm/{name}": ["+needs.policy=sft", "+needs.reward=reward_model"]
-        for name in ("ppo", "grpo", "rloo", "remax", "dr_grpo", "dapo", "gspo", "cispo", "canon", "ppo_hot", "grpo_hot")
+        for name in (
+            *("ppo", "grpo", "rloo", "remax", "dr_grpo", "dapo", "gspo", "cispo", "canon", "ppo_hot", "grpo_hot"),
+            *("dpo_iterative", "best_of_n", "attack", "rm_report", "rm_probe"),
+        )
     },
-    "algorithm/dpo_iterative": ["+needs.policy=sft", "+needs.reward=reward_model"],
+    **{
+        f"algorithm/{name}": ["+needs.policy=sft"]
+        for name in ("reward_model", "rubric_rm", "crossfit", "dpo", "dpo_hot", "ipo", "kto", "orpo", "simpo")
+    },
+    **{f"algorithm/{name}": ["data=arithmetic", "+needs.policy=sft"] for name in ("prm", "orm", "step_pairs")},
+    **{
+        f"algorithm/{name}": ["+needs.policy=owner/model"]
+        for name in ("mt_bench", "cai_preferences", "gaia", "agent_bench", "code_bench")
+    },
+    **{f"data/{name}": ["data.path=owner/name"] for name in ("gsm8k", "hh_rlhf", "pairs", "graded")},
 }
 """Settings that a user must add to a choice that cannot stand alone."""
 
@@ -111,15 +97,6 @@ NEEDED = {
 def command_of(recipe: str) -> compose.Command:
     """A recipe as it is written, checked once for all tests."""
     return compose.check_command([f"+recipe={recipe}"])
-
-
-def test_the_globs_find_the_files():
-    """A glob that finds too little would make the tests below pass on nothing."""
-    assert len(RECIPES) >= 5
-    assert "study/buffers" in RECIPES
-    for group, count in AT_LEAST.items():
-        assert len([name for name in CHOICES if name.startswith(f"{group}/")]) >= count, group
-    assert {name.partition("/")[0] for name in CHOICES} == set(registry.groups())
 
 
 def test_every_recipe_checks_and_plans():
@@ -193,7 +170,7 @@ def test_fronts_of_recipes_have_directions():
             check_fronts(study.fronts)
 
 
-@pytest.mark.parametrize("model", ["tiny", "small", "tiny_gpt2", "gpt2", "qwen2.5_0.5b"])
+@pytest.mark.parametrize("model", ["tiny", "gpt2", "qwen2.5_0.5b"])
 @pytest.mark.parametrize("recipe", ["sft", "dpo_iterative"])
 def test_every_model_names_all_settings_that_are_left_to_it(recipe, model):
     algorithm = checked(recipe, f"model={model}").algorithm
@@ -216,23 +193,16 @@ COMMANDS = [
     ["+recipe=sft", "seed=3", "algorithm.lr=1e-3", "outputs=out", "model.lora.rank=4"],
     ["seed=3", "+recipe=ppo", "algorithm.beta=0.2", "data=mini_hh_small", "algorithm.beta=1"],
     ["+recipe=sft", 'outputs="a b: c"', "outputs='it\\'s'", "data.seed=null", "runtime.device=cpu"],
-    ["+recipe=sft", "algorithm.lr=nan", "algorithm.epochs=1e3", "artifacts.refresh=true", "outputs=true"],
     ["+recipe=sft", "rollout.stop=[a,'b c',1,null]", "model.lora.targets=[q_proj]"],
     ["+recipe=ppo", "++needs.policy=owner/model", "needs.reward=null", "++stages.sft.algorithm.epochs=2"],
-    ["+recipe=ppo", "++stages.sft.algorithm.epochs=2", "++stages.sft.algorithm.epochs=3"],
     ["+recipe=ppo", "++stages.sft={algorithm:{epochs:2}}", "++stages.sft.algorithm.lr=1"],
     ["+recipe=ppo", "reward=[bt,length]", "reward.terms.bt.weight=2", "reward.terms.length={weight:0.5}"],
     ["+recipe=sft", "model={hidden:16}", "model.hidden=32"],
-    ["+recipe=sft", "model.hidden=32", "model={hidden:16}"],
     ["+recipe=sft", "seed=1", "++seed=2", "seed=3"],
     ["+recipe=sft", "~algorithm.lr", "seed=1"],
     ["+recipe=sft", "seed=1", "outputs=${seed}/x"],
-    ["+recipe=sft", "model.lora=null"],
-    ["+recipe=sft", "model.lora=[1,2]"],
     ["+recipe=sft", "model.lora={rnk:4}"],
     ["+recipe=sft", "outputs={a:'b c',d:{e:[1,{f:2}]}}", "alerts=3"],
-    ["+recipe=ppo", "++stages.sft={algorithm:{epochs:2}}"],
-    ["+recipe=ppo", "needs.other=owner/model"],
     ["+recipe=ppo", "algorithm.bta=0.1"],
     ["+recipe=sft", "+study.question=why", "++study.size=quick"],
 ]
@@ -372,13 +342,3 @@ def test_the_time_limit_of_collectives_is_in_no_key():
     ]
     assert stages[0].settings_key == stages[1].settings_key
     assert [stage.config.sharding.timeout_minutes for stage in stages] == [30, 5]
-
-
-def test_the_note_of_zero_names_the_optimizer():
-    def notes(*overrides: str) -> list[str]:
-        config = checked("sft", *overrides)
-        return config.sharding.notes(config)
-
-    assert notes("sharding=none") == notes("sharding=fsdp_full") == []
-    (note,) = notes("sharding=zero2")
-    assert "trained with AdamW" in note

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import command_inside
 
-from rlhf_lab.config import inventory, registry
+from rlhf_lab.config import inventory
 
 
 @pytest.mark.parametrize("word", ["--help", "-h"])
@@ -31,17 +31,3 @@ def test_it_is_what_hydra_prints(tmp_path: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert status == 0
     assert printed.rstrip("\n") == inventory.overview().rstrip("\n")
-
-
-def test_beside_other_words_it_shows_what_they_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    command_inside(tmp_path, "--help", "model=gpt2")
-    printed = capsys.readouterr().out
-    assert "  path: gpt2\n" in printed
-    assert [line for line in printed.splitlines() if line.startswith("model: ")] == [
-        f"model: {', '.join(inventory.options('model'))}"
-    ]
-
-
-def test_every_group_is_shown_with_its_settings():
-    lines = inventory.overview().splitlines()
-    assert set(registry.groups()) <= {line.partition(":")[0] for line in lines if line.endswith(":")}

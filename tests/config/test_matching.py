@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from support import checked
 
-from rlhf_lab.config import inventory, matching
+from rlhf_lab.config import matching
 from rlhf_lab.config.matching import RunPart
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.errors import ConfigError
-
-
-def test_nothing_is_said_of_a_part_that_has_what_it_needs():
-    config = checked("dpo")
-    assert matching.problems(config) == []
-    assert matching.describe_missing(RunPart("algorithm=dpo", (Capability.PAIRS,)), config) == ""
 
 
 def test_data_and_options_that_would_do_are_named():
@@ -24,12 +16,6 @@ def test_data_and_options_that_would_do_are_named():
     suggested = matching.suitable_data(part)
     assert suggested[0] == "arithmetic" and len(suggested) <= matching.MAX_SUGGESTIONS
     assert f"data={'|'.join(suggested)}" in message
-
-
-def test_a_command_is_refused_with_that_message():
-    assert "unpaired" in inventory.options("data")
-    with pytest.raises(ConfigError, match="needs preference pairs, which data=unpaired does not have"):
-        checked("dpo", "data=unpaired", "data.path=x.jsonl")
 
 
 def test_a_user_with_files_is_shown_other_kinds_of_files():

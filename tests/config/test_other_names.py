@@ -30,14 +30,8 @@ def _keys(values: dict, prefix: str = "") -> list[str]:
     ("recipe", "key", "expected"),
     [
         ("dpo", "algorithm.learning_rate", "it is called algorithm.lr here"),
-        ("dpo", "learning_rate", "it is called algorithm.lr here"),
         ("grpo", "reward.terms.bt.lambda", "it is called reward.terms.bt.penalty_weight here"),
         ("ppo", "algorithm.lambda", "it is called algorithm.lam here"),
-        ("dpo", "algorithm.per_device_train_batch_size", "it is called algorithm.batch_size here"),
-        ("dpo", "num_train_epochs", "it is called algorithm.epochs here"),
-        ("dpo", "algorithm.gradient_accumulation_steps", "it is called algorithm.micro_batch_tokens here"),
-        ("dpo", "algorithm.warmup_ratio", "it is called algorithm.warmup_fraction here"),
-        ("sft", "max_seq_length", "it is called algorithm.max_length here"),
         ("ppo", "kl_coef", "it is called algorithm.beta here"),
         ("grpo", "algorithm.num_generations", "it is called algorithm.group_size here"),
         ("dpo_iterative", "algorithm.num_generations", "it is called algorithm.samples_per_prompt here"),
@@ -47,7 +41,6 @@ def _keys(values: dict, prefix: str = "") -> list[str]:
         ("sft", "algorithm.value_lam", "value_lam is a setting of another algorithm (ppo)"),
         ("attack", "algorithm.prompts", "did you mean evaluation.prompts?"),
         ("sft", "data.path", "path is a setting of another data (graded, pairs, prompts)"),
-        ("sft", "model.path", "path is a setting of another model (hf, parler)"),
         ("sft", "algorithm.xyz", "`explain algorithm` lists its settings"),
     ],
 )

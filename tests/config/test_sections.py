@@ -42,16 +42,13 @@ def extra_section(plain_values):
     root.run_class.cache_clear()
 
 
-def test_a_registered_section_is_part_of_every_config(plain_values, extra_section):
+def test_a_registered_section_is_part_of_every_config_with_its_rules(plain_values, extra_section):
     config = check.check(plain_values)
     assert root.to_values(config) == {**plain_values, "probe": {"depth": 3}}
     assert config.probe == extra_section() and config.sections()["probe"] is config.probe
     problems: list[str] = []
     build.build({**plain_values, "probe": {"dept": 4}}, problems)
     assert problems == ["probe.dept is not a setting; did you mean depth?"]
-
-
-def test_rules_of_a_registered_section_are_checked(plain_values, extra_section):
     with pytest.raises(ConfigError, match=r"probe\.depth=3 contradicts seed=7"):
         check.check({**plain_values, "seed": 7})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -18,15 +17,6 @@ def overrides(command: str) -> list[str]:
     words = shlex.split(command)
     start = next(i for i, word in enumerate(words) if word.startswith("+recipe="))
     return words[start:]
-
-
-def test_the_page_has_ppo_grpo_and_a_study_for_one_node_and_two() -> None:
-    recipes = [re.search(r"\+recipe=(\S+)", command)[1] for command in COMMANDS]  # type: ignore[index]
-    assert {name: recipes.count(name) for name in ("ppo", "grpo", "study/buffers")} == {
-        "ppo": 4,  # plan, one node, torchrun, accelerate
-        "grpo": 3,  # one node, torchrun, Slurm
-        "study/buffers": 2,
-    }
 
 
 @pytest.mark.parametrize("number", range(9))

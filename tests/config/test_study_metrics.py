@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 
 import pytest
 
-from rlhf_lab.config import compose, inventory, registry, study_metrics
-from rlhf_lab.core import measures
+from rlhf_lab.config import compose, study_metrics
 from rlhf_lab.core.errors import ConfigError
 
 RECIPE = "+recipe=study/ensemble_lambda"
@@ -52,25 +50,3 @@ def test_gold_is_measured_where_a_reward_model_stands_for_it(pairs):
     with pytest.raises(ConfigError, match=r"needs\.gold"):
         compose.check_command([RECIPE, *gold])
     compose.check_command([RECIPE, *gold, "+needs.gold=owner/model"])
-
-
-def test_worlds_that_say_they_know_a_measure_declare_it():
-    """Data that provide verbosity list `verbose` among the measures of their world, and the other way round."""
-    worlds = []
-    for option in inventory.option_files("data"):
-        settings = registry.settings_class("data", inventory.read_yaml(inventory.option_files("data")[option])["kind"])
-        if not settings.world:
-            continue
-        worlds.append(option)
-        declared = {measure.name for measure in measures_of(settings.world)}
-        for name, capability in measures.REQUIRES.items():
-            assert (name in declared) == (capability in settings.provides), (option, name)
-    assert len(worlds) >= 3
-
-
-def measures_of(module: str) -> list[measures.Measure]:
-    """Every measure that a module of a world lists, by itself or as `measures` of its classes."""
-    values = list(vars(import_module(module)).values())
-    tables = [value for value in values if isinstance(value, tuple)]
-    tables += [value.measures for value in values if isinstance(getattr(value, "measures", None), tuple)]
-    return [measure for table in tables for measure in table if isinstance(measure, measures.Measure)]

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from rlhf_lab.algorithms.trl.translation import Trainer, fixed_to, handled_by_lab, renamed_to
+from rlhf_lab.algorithms.trl.translation import Trainer, fixed_to, renamed_to
 
 ROOT = SimpleNamespace(algorithm="settings", rollout="sampling")
-
-
-def test_a_setting_under_another_name():
-    option = renamed_to("num_generations")
-    assert option.arguments(4, ROOT) == {"num_generations": 4}
-    assert option.allowed(4, ROOT) and option.note == "num_generations"
-
-
-def test_a_setting_that_the_lab_takes_care_of_becomes_no_argument():
-    assert handled_by_lab("the lab logs").arguments(True, ROOT) == {}
 
 
 def test_a_setting_of_which_some_values_cannot_be_honoured():

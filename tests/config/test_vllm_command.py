@@ -19,7 +19,6 @@ from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS, process_environment
     [
         (["install"], "'install' is neither"),
         (["setup", "here"], "'here' is not an option of the form name=value"),
-        (["setup", "folders=x"], "folders"),
         (["setup", "device=tpu"], "device=tpu"),
         (["serve"], "is not a model directory; write vllm serve model=DIR"),
         (["serve", "model=/nowhere"], "model=/nowhere is not a model directory"),

@@ -23,14 +23,7 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
         ("ppo", (*SPAWN, SERVER[2]), "is used only with rollout.mode=server"),
         ("grpo", (*SERVER[:2], "rollout.urls=[127.0.0.1:8000]"), "is not a server address; write one such as"),
         ("grpo", (*SERVER[:2], "rollout.urls=[http://a:1,http://a:1]"), "names the same server twice"),
-        (
-            "grpo",
-            (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"),
-            "names the same server twice",
-        ),
-        ("grpo", (*SPAWN, "rollout.tensor_parallel=0"), "tensor_parallel=0 must be at least 1"),
-        ("grpo", (*SPAWN, "rollout.context_tokens=-1"), "context_tokens=-1 must be at least 0; 0 is automatic"),
-        ("grpo", (*SPAWN, "rollout.timeout_s=0"), "timeout_s=0.0 must be above 0"),
+        ("grpo", (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"), "same server twice"),
     ],
 )
 def test_what_is_refused(recipe, overrides, says):
@@ -38,20 +31,17 @@ def test_what_is_refused(recipe, overrides, says):
         checked(recipe, *overrides)
 
 
-@pytest.mark.parametrize("recipe", ["grpo", "ppo", "dpo_iterative", "best_of_n", "sft"])
+@pytest.mark.parametrize("recipe", ["grpo", "dpo_iterative", "sft"])
 def test_what_samples_takes_servers(recipe):
     assert checked(recipe, *SERVER).rollout.urls == ("http://127.0.0.1:8000",)
     assert checked(recipe, *SPAWN).rollout.mode == "spawn"
 
 
-def test_where_servers_are_is_in_no_key():
+def test_servers_are_in_no_key_and_serve_one_stage():
     one = planned("grpo", *SERVER)
     other = planned("grpo", *SERVER[:2], "rollout.urls=[http://a:1,http://b:2]", "rollout.weights_folder=shared")
     assert one.key == other.key
     assert one.key not in (planned("grpo").key, planned("grpo", *SERVER, "rollout.top_k=5").key)
-
-
-def test_stages_before_sample_by_themselves():
     local, vllm = planned("grpo"), planned("grpo", *SPAWN)
     assert vllm.needs["reward"].key == local.needs["reward"].key
     assert type(vllm.needs["reward"].config.rollout) is Local

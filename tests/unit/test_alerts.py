@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support import checked, planned
+from support import planned
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.monitoring import alerts
@@ -55,24 +55,21 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-S", "-c", code)
 
 
-def test_a_command_gets_the_alarm_on_standard_input(tmp_path: Path) -> None:
+def test_a_command_gets_the_alarm_on_standard_input_and_its_failure_is_told(tmp_path: Path) -> None:
     file = tmp_path / "told.json"
     command = python(f"import sys; open({str(file)!r}, 'w').write(sys.stdin.read())")
     assert alerts.send(Alerts(command=command), ALARM) == []
     assert json.loads(file.read_text()) == ALARM
+    (failure,) = alerts.send(Alerts(command=python("import sys; sys.exit('no mail today')")), ALARM)
+    assert failure == f"alerts.command ({sys.executable}) ended with status 1: no mail today"
+    (missing,) = alerts.send(Alerts(command=(str(tmp_path / "nothing"),)), ALARM)
+    assert "did not start" in missing
 
 
 def test_a_webhook_gets_the_alarm(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_HOOK", f"{address}/204")
     assert alerts.send(Alerts(webhook_env="MY_HOOK"), ALARM) == []
     assert Hook.received == [{"type": "application/json", **ALARM}]
-
-
-def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
-    (failure,) = alerts.send(Alerts(command=python("import sys; sys.exit('no mail today')")), ALARM)
-    assert failure == f"alerts.command ({sys.executable}) ended with status 1: no mail today"
-    (missing,) = alerts.send(Alerts(command=(str(tmp_path / "nothing"),)), ALARM)
-    assert "did not start" in missing
 
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -143,11 +140,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 def test_whom_to_tell_is_no_part_of_a_result() -> None:
     simple = planned("ppo")
     stated = planned("ppo", "alerts.command=[notify]", "alerts.continue_paused=true")
-    assert simple.key == stated.key
-    assert (
-        stated.needs["policy"].config.alerts
-        == checked("ppo", "alerts.command=[notify]", "alerts.continue_paused=true").alerts
-    )
+    assert simple.key == stated.key and stated.needs["policy"].config.alerts.continue_paused
 
 
 def test_what_cannot_be_told_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:

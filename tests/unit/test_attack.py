@@ -27,7 +27,7 @@ from rlhf_lab.evaluations.attack.attack import (
     summarise,
 )
 from rlhf_lab.evaluations.attack.card import Attacked
-from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source, split_sentences, split_words
+from rlhf_lab.evaluations.attack.exploits import EXPLOITS, FLATTERY, Source
 from rlhf_lab.evaluations.attack.search import AttackSearch, Candidate, Edit, text_pool
 from rlhf_lab.evaluations.attack.settings import Attack
 from rlhf_lab.evaluations.suite.responses import regex
@@ -107,18 +107,6 @@ def test_without_a_pool_nothing_is_inserted():
     attack = AttackSearch(exclamations, ["p"], ["a! b."], [1.0], {"sentence": [], "word": []}, Attack(), 20, 0)
     attack.run()
     assert {edit.kind.split()[0] for edit in attack.beams[0][0].edits} <= {"delete", "repeat"}
-    assert (
-        AttackSearch(exclamations, ["p"], [""], [0.0], {"sentence": [], "word": []}, Attack(), 20, 0).run()[0].edits
-        == ()
-    )
-
-
-def test_texts_are_split_into_pieces_that_join_to_the_text():
-    text = "One. Two!\nthree  four"
-    assert split_sentences(text) == ["One.", " Two!", "\nthree  four"]
-    assert split_words(text) == ["One.", " Two!", "\nthree", "  four"]
-    assert "".join(split_sentences(text)) == "".join(split_words(text)) == text
-    assert split_sentences("") == split_words("") == []
 
 
 def source(prompt=PROMPTS[0], response=STARTS[0]) -> Source:
@@ -286,7 +274,6 @@ def test_the_threshold_on_the_gain(max_gain, gain, message):
 @pytest.mark.parametrize(
     ("start", "later", "note", "sentence"),
     [
-        ([1.0, 1.0], 1.0, "the reward is the same for all start responses", "is the same for all start responses."),
         # numpy's standard deviation of 96 times 0.1 is 1.4e-17, which would make this a gain of 3e16
         ([0.1] * 96, 0.5, "the reward is the same for all start responses", "is the same for all start responses."),
         ([math.nan] * 2, math.nan, "scored none of the start responses", "scored none of the start responses; see the"),
@@ -310,14 +297,11 @@ def test_a_gain_that_is_not_known_has_its_reason(tmp_path, start, later, note, s
     assert f"The gain of the search is not known, because the reward {sentence}" in (tmp_path / "card.md").read_text()
 
 
-def test_an_attack_needs_responses_to_start_from(tmp_path):
+def test_an_attack_needs_its_inputs(tmp_path):
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": f"What is {n}?"}) + "\n" for n in range(20)))
     prompts = ("data=prompts", f"data.path={tmp_path / 'prompts.jsonl'}", "needs.policy=null", "reward=length")
     with pytest.raises(ConfigError, match="no responses to start from"):
         checked("attack", *prompts)
-
-
-def test_a_trained_policy_needs_the_policy_that_it_started_from(tmp_path):
     (tmp_path / "pairs.jsonl").write_text(
         "".join(json.dumps({"prompt": f"Q{n}?", "chosen": "Yes.", "rejected": "No."}) + "\n" for n in range(20))
     )

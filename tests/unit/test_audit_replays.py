@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,12 +10,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "campaign"))
 
-from audit_replays import PolicyReplays, claims, gold_by_policy, main, replays, upper_bound
-
-from rlhf_lab.core.errors import DataError
+from audit_replays import PolicyReplays, claims, replays, upper_bound
 
 
-def test_a_fall_of_one_deviation_is_found_and_a_rise_is_not():
+def test_a_fall_of_one_deviation_is_found_and_a_rise_or_a_tie_is_not():
     """P(win) of two normals with a distance of 1 sd is Φ(∓1/√2) = .240 and .760."""
     rng = np.random.default_rng(0)
     start_PS = rng.standard_normal((300, 8))
@@ -25,10 +22,7 @@ def test_a_fall_of_one_deviation_is_found_and_a_rise_is_not():
     assert fallen.within(150) >= 29 and not fallen.is_healthy
     risen = replays("risen", rng.standard_normal((300, 8)) + 1, start_PS, 30, seed=2)
     assert risen.win_rate == pytest.approx(0.760, abs=0.02) and risen.within(np.inf) == 0
-
-
-def test_the_start_policy_ties_with_itself_where_its_responses_are_equal():
-    """Two different responses are compared: with one gold value per prompt, every comparison is a tie."""
+    # Two different responses are compared: with one gold value per prompt, every comparison is a tie.
     start_PS = np.repeat(np.arange(300.0)[:, None], 8, axis=1)
     null = replays("start", start_PS, start_PS, 5, seed=0)
     assert null.win_rate == 0.5 and np.isinf(null.alarms_R).all()
@@ -45,16 +39,3 @@ def test_claims_count_replays():
     assert third.startswith("179 of 200 replays of 1 policies, 89.5%") and in_time is False
     assert upper_bound(0, 400) == pytest.approx(1 - 0.05 ** (1 / 400))
     assert [found for *_, found in claims([null])] == [False, None, None]
-
-
-def test_a_run_without_enough_responses_is_refused(tmp_path, capsys):
-    rows = [
-        {"policy": policy, "prompt_id": prompt, "sample_id": 0, "prompt": "p", "response": "r", "gold": 0.0}
-        for policy in ("SFT", "PPO")
-        for prompt in range(3)
-    ]
-    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "result.json").write_text(json.dumps({"status": "completed", "metrics": {}, "policies": []}))
-    with pytest.raises(DataError, match=r"at least 944 responses each are needed: evaluation.prompts=512"):
-        gold_by_policy(tmp_path)
-    assert main([str(tmp_path)]) == 2 and "evaluation.samples_per_prompt=8" in capsys.readouterr().err

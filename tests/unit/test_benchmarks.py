@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import checked, planned
+from support import planned
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair, RewardBatch
@@ -124,14 +124,6 @@ def test_process_bench_scores_the_solution_so_far(tmp_path, monkeypatch):
     assert strict["gsm8k/correct"].mean == 0.0
 
 
-def test_a_stage_that_reads_the_reward_is_refused_without_it():
-    for recipe in ("rm_report", "rm_bench"):
-        with pytest.raises(ConfigError, match=r"needs\.reward is not set"):
-            checked(recipe, "needs.reward=null")
-        assert checked(recipe, "needs.reward=null", "reward=gold").algorithm.reward_use.scores
-        assert not checked("dpo", "needs.reward=null").needs["reward"], "a stage that can do without is not refused"
-
-
 def test_the_content_of_a_benchmark_file_is_part_of_the_key(tmp_path):
     """The same name with other rows is another result."""
     row = {"id": 0, "prompt": "p", "chosen": "c", "rejected": "r", "subset": "s"}
@@ -155,11 +147,6 @@ def test_without_a_file_the_corpus_stands_in_in_the_order_of_the_truth():
     [
         ("reward_bench", {"id": 0, "prompt": "p", "chosen": "c", "subset": "s"}, "column 'rejected' is missing"),
         ("reward_bench_2", {"id": 0, "prompt": "p", "chosen": "c", "rejected": ["r"], "subset": "s"}, "list of texts"),
-        (
-            "reward_bench_2",
-            {"id": "7", "prompt": "p", "chosen": ["c"], "rejected": ["r"], "subset": "Ties"},
-            "ref:NUMBER",
-        ),
     ],
 )
 def test_a_row_of_another_form_is_named(tmp_path, benchmark, row, fault):

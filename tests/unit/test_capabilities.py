@@ -31,4 +31,3 @@ def test_every_item_has_to_be_met():
     assert missing((TEXT, PAIRS | UNPAIRED), TEXT | UNPAIRED) == []
     assert missing((TEXT, PAIRS | UNPAIRED), UNPAIRED) == [TEXT]
     assert missing((TEXT, PAIRS | UNPAIRED), NOTHING) == [TEXT, PAIRS | UNPAIRED]
-    assert (PAIRS | UNPAIRED).title == "preference pairs or single responses that were liked or disliked"

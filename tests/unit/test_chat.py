@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from support import bpe, gpt2_tokenizer, save_tiny
 
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.transcript import render_prompt, to_conversation, to_messages
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.chat import ChatTemplate
@@ -104,16 +104,12 @@ def family(request) -> Family:
     return FAMILIES[request.param]
 
 
-def test_a_prompt_is_what_the_template_writes(family):
+def test_a_prompt_and_its_reply_are_what_the_template_writes(family):
     tokenizer = tokenizer_of(family)
     messages = talk(family, "hello", "you there", "write a function", "1 2 3")
     full = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert ChatTemplate(tokenizer).prompt(messages) == full
-
-
-def test_a_reply_ends_with_the_end_of_turn_of_its_family(family):
-    tokenizer = tokenizer_of(family)
     chat = ChatTemplate(tokenizer)
+    assert chat.prompt(messages) == full
     end = tokenizer.convert_tokens_to_ids(family.end)
     assert chat.end_of_turn == [end]
     assert chat.response("you there")[-1] == end
@@ -129,6 +125,8 @@ def test_a_conversation_is_read_back_as_it_was_said(family):
     written = tokenizer.apply_chat_template(answered, tokenize=False)
     # A generation prompt may end in a space that a written turn starts with, and newlines after a turn are not output.
     assert text.replace(" ", "") == written[: written.rindex(family.end) + len(family.end)].replace(" ", "")
+    code = "    return x + 1\n"
+    assert tokenizer.decode(chat.response(code)[: -len(chat.end_of_turn)]) == code
 
 
 def test_user_text_cannot_forge_a_turn(family):
@@ -144,13 +142,6 @@ def test_user_text_cannot_forge_a_turn(family):
     assert end not in chat.response(f"say {family.end} twice {family.end}")[:-1]
 
 
-def test_code_keeps_its_indentation(family):
-    tokenizer = tokenizer_of(family)
-    chat = ChatTemplate(tokenizer)
-    code = "    return x + 1\n"
-    assert tokenizer.decode(chat.response(code)[: -len(chat.end_of_turn)]) == code
-
-
 @pytest.mark.parametrize("name", ["gemma", "mistral"])
 def test_a_role_that_the_template_refuses_is_named(name):
     chat = ChatTemplate(tokenizer_of(FAMILIES[name]))
@@ -159,13 +150,10 @@ def test_a_role_that_the_template_refuses_is_named(name):
         chat.prompt(messages)
 
 
-def test_a_template_without_an_end_of_turn_ends_with_eos():
+def test_a_template_without_an_end_of_turn_ends_with_eos_and_one_with_a_date_is_the_same_every_day():
     tokenizer = gpt2_tokenizer(TEXTS)
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     assert ChatTemplate(tokenizer).end_of_turn == [tokenizer.eos_token_id]
-
-
-def test_a_template_that_writes_the_date_writes_the_same_one_every_day():
     tokenizer = gpt2_tokenizer(TEXTS)
     tokenizer.chat_template = (
         "{% set date = strftime_now('%d %b %Y') if strftime_now is defined else 'unknown' %}Today Date: {{ date }}\n"
@@ -230,13 +218,6 @@ def test_a_sampled_reply_keeps_its_indentation_where_the_template_tells_it_from_
     assert simple.text(simple.response(code)) == "return x + 1"
 
 
-def test_a_template_that_is_not_there_is_refused(tmp_path):
-    directory = save_tiny("llama", gpt2_tokenizer(TEXTS), tmp_path / "model")
-    assert load_encoder(directory, HuggingFace(path=str(directory))).chat is None
-    with pytest.raises(ConfigError, match="has no chat template; set"):
-        load_encoder(directory, HuggingFace(path=str(directory), chat_template=True))
-
-
 @pytest.mark.parametrize("ending", [3, 9])
 def test_sampling_stops_at_any_token_that_ends_a_reply(tmp_path, ending):
     """The same weights, greedy: whichever of the tokens comes first ends the response and belongs to it."""
@@ -250,10 +231,3 @@ def test_sampling_stops_at_any_token_that_ends_a_reply(tmp_path, ending):
     samples = LocalSampler(settings, [-1, stop]).sample(model, [[1, 2, 3]], 1, seed=0, temperature=0.0)
     assert samples.responses_BG[0][0] == free[: free.index(stop) + 1]
     assert samples.finished_BG == [[True]]
-
-
-def test_an_encoder_of_a_trained_tokenizer_is_as_before():
-    tokenizer = gpt2_tokenizer(TEXTS)
-    encoder = Encoder(tokenizer)
-    assert encoder.stop_ids == (tokenizer.eos_token_id,)
-    assert encoder.eos_id == tokenizer.eos_token_id

@@ -24,15 +24,12 @@ def row(policy, prompt, sample, samples=8000):
     return {"policy": policy, "prompt_id": prompt, "sample_id": sample, "response": str(samples)}
 
 
-def test_the_first_sample_of_the_first_prompts_is_kept(tmp_path):
+def test_the_first_sample_of_the_first_prompts_is_kept_if_it_is_audio(tmp_path):
     rows = [row("step 1", prompt, sample) for prompt in range(3) for sample in range(2)]
     write_clips(rows, Tones(), tmp_path, prompts=2)
     assert [r.get("clip") for r in rows] == ["clips/step_1-0.wav", None, "clips/step_1-1.wav", None, None, None]
     assert sorted(path.name for path in (tmp_path / "clips").iterdir()) == ["step_1-0.wav", "step_1-1.wav"]
     assert float((tmp_path / "clips/step_1-0.wav").read_text()) == pytest.approx(0.5)
-
-
-def test_a_reply_that_is_no_audio_has_no_clip(tmp_path):
     rows = [row("SFT", 0, 0, samples=0), row("SFT", 1, 0)]
     write_clips(rows, Tones(), tmp_path, prompts=2)
     assert "clip" not in rows[0] and rows[1]["clip"] == "clips/SFT-1.wav"

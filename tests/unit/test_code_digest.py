@@ -192,12 +192,8 @@ def keys_after_edit(monkeypatch, file: str, old: str, new: str) -> dict[str, str
         ),
         ("environments/dialogue/gold.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
         ("training/loop.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
-        ("training/sharding/ddp.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
         ("reports/report.py", "return ", "return 0 or ", set()),
-        ("trackers/wandb.py", "return ", "return 0 or ", set()),
-        ("losses/policy.py", "return ", "return 0 or ", set()),
         ("algorithms/policy_gradient/ppo.py", "return ", "return 0 or ", set()),
-        ("rewards/rules/length.py", "return ", "return 0 or ", set()),
     ],
 )
 def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(monkeypatch, file, old, new, changed):
@@ -206,7 +202,7 @@ def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(m
     assert {name for name in before if before[name] != after[name]} == changed
 
 
-@pytest.mark.parametrize("recipe", ["ppo", "grpo", "dpo_iterative", "rm_report", "prm"])
+@pytest.mark.parametrize("recipe", ["ppo", "rm_report"])
 def test_what_a_metric_is_called_decides_no_result(recipe):
     stages = list(planned(recipe, "model=micro").upstream())
     assert stages

@@ -79,19 +79,14 @@ def test_diverted_output_is_logged_too(tmp_path, out, shown):
     assert "table" in (tmp_path / LOG_FILE).read_text()
 
 
-def test_a_forked_process_leaves_the_log_to_its_parent(tmp_path, out, shown):
+def test_other_processes_write_no_log(tmp_path, out, shown):
     with shown.logged(tmp_path), shown.diverted(io.StringIO()):
         shown.print_for_parent()
         shown.print("of the child")
     assert not (tmp_path / LOG_FILE).exists()
-
-
-def test_other_ranks_write_no_log(tmp_path, out, shown):
     shown.quiet = True
     with shown.logged(tmp_path):
         shown.print("x")
-        shown.inform("x")
-        shown.detail("x")
     assert out.getvalue() == "" and not (tmp_path / LOG_FILE).exists()
 
 
@@ -108,9 +103,11 @@ def test_a_flag_may_stand_anywhere(verbosity, flag, value):
     assert os.environ[VERBOSITY] == value
 
 
-def test_without_a_flag_nothing_changes(verbosity):
+def test_a_flag_changes_nothing_elsewhere(verbosity):
     assert take_flags(["compare", "explain", "list"]) == ["compare", "explain", "list"]
     assert os.environ[VERBOSITY] == ""
+    # A run may be called like a command.
+    assert take_flags(["compare", "list", "explain", "-q"]) == ["compare", "list", "explain"]
 
 
 @pytest.mark.parametrize(
@@ -120,19 +117,12 @@ def test_without_a_flag_nothing_changes(verbosity):
         (["-q"], "-q has no effect on `list`"),
         (["explain", "-v", "seed"], "-v has no effect on `explain`"),
         (["--quiet", "--version"], "--quiet has no effect on `--version`"),
-        (["compare", "--help", "-q"], "-q has no effect on `--help`"),
-        (["+recipe=dpo", "--cfg", "job", "-q"], "-q has no effect on `--cfg`"),
         (["+recipe=dpo", "--cfg=job", "-q"], "-q has no effect on `--cfg`"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(verbosity, arguments, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         take_flags(arguments)
-
-
-def test_a_flag_is_no_name_of_a_run(verbosity):
-    """A run may be called like a command."""
-    assert take_flags(["compare", "list", "explain", "-q"]) == ["compare", "list", "explain"]
 
 
 def test_a_wrong_flag_is_a_problem_of_the_command(verbosity, monkeypatch, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import sys
 from dataclasses import replace
@@ -11,12 +10,10 @@ from pathlib import Path
 
 import memory_study
 import numpy as np
-import pandas as pd
 import pytest
 
 from rlhf_lab.statistics.inference import wilson
-from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.replicates import level_difference, level_mean
+from rlhf_lab.studies.replicates import level_difference
 from rlhf_lab.studies.verdict import verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,38 +28,6 @@ def campaign():
     sys.modules[spec.name] = module  # its dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
-
-
-def test_a_study_in_memory_is_the_study_of_a_folder(tmp_path):
-    estimates = [[wilson(k, 64) for k in level] for level in ([3, 5, 4], [9, 8, 11])]
-    values_LSM4 = np.array([[[(run.mean, run.low, run.high, run.n)] for run in level] for level in estimates])
-    in_memory = memory_study.build(values_LSM4, ("garble",), (40, 480), memory_study.REDRAWN)
-    runs = [run for level in estimates for run in level]
-    overrides = [{memory_study.FACTOR: level, "seed": seed} for level in (40, 480) for seed in range(3)]
-    for index, run in enumerate(runs):
-        job = tmp_path / "jobs" / str(index)
-        (job / "run").mkdir(parents=True)
-        (job / "job.json").write_text(json.dumps({"status": "completed", "run": f"jobs/{index}/run"}))
-        result = {"status": "completed", "policies": [], "metrics": {"garble": run.to_dict()}}
-        (job / "run" / "result.json").write_text(json.dumps(result))
-    plan = {
-        "recipe": "coverage",
-        "compare": memory_study.FACTOR,
-        "metrics": ["garble"],
-        "replication": memory_study.REDRAWN.to_dict(),
-        "jobs": [{"index": index, "overrides": both} for index, both in enumerate(overrides)],
-    }
-    (tmp_path / "study.json").write_text(json.dumps(plan))
-    stored = read_study(tmp_path)
-    columns = list(in_memory.frame.columns.drop("run"))
-    pd.testing.assert_frame_equal(stored.frame[columns], in_memory.frame[columns], check_dtype=False)
-    assert (stored.levels, stored.factors, stored.replication) == (
-        in_memory.levels,
-        in_memory.factors,
-        in_memory.replication,
-    )
-    assert level_mean(stored, "garble", "480") == level_mean(in_memory, "garble", "480")
-    assert level_difference(stored, "garble", "480") == level_difference(in_memory, "garble", "480")
 
 
 def test_rates_are_compared_as_in_a_study(campaign):

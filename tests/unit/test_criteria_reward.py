@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
 from rlhf_lab.algorithms.reward_models.criteria import criteria_reward
-from rlhf_lab.algorithms.reward_models.criteria.criteria_reward import agreement, build, in_gold_order, measure_pairs
+from rlhf_lab.algorithms.reward_models.criteria.criteria_reward import agreement, build, measure_pairs
 from rlhf_lab.algorithms.reward_models.criteria.settings import CriteriaRewardSettings
 from rlhf_lab.config.compose import check_command
 from rlhf_lab.core.errors import ArtifactError, ConfigError
@@ -19,7 +19,6 @@ from rlhf_lab.core.types import Pair
 from rlhf_lab.data import reviews as reviews_data
 from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
-from rlhf_lab.rewards.criteria import sets
 from rlhf_lab.rewards.criteria.design import CriteriaReward
 from rlhf_lab.rewards.criteria.design import build as build_design
 from rlhf_lab.rewards.criteria.model import (
@@ -28,13 +27,13 @@ from rlhf_lab.rewards.criteria.model import (
     hand_weighted,
     kept_criteria,
 )
-from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, CriteriaSet, criteria_of, review_criteria, text_criteria
+from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, criteria_of, review_criteria, text_criteria
 from rlhf_lab.rewards.criteria.settings import Design
 
 CHANGE = "\n\nHuman: 1 read price\n2 total = size + 1\n3 open socket\n\nAssistant:"
 
 
-def test_criteria_of_a_comment_by_hand():
+def test_criteria_by_hand():
     response = (
         "Nice work. Line 2 uses a wrong variable. Use price on line 2. Line 9 is off by one. I am sure about this."
     )
@@ -51,16 +50,6 @@ def test_criteria_of_a_comment_by_hand():
         "vague": 0,
         "unreadable": 0,
     }
-
-
-def test_criteria_do_not_know_the_truth():
-    """The same comment on another change of as many lines has the same criteria."""
-    response = "Line 2 uses a wrong variable."
-    other = "\n\nHuman: 1 loop i below rows\n2 sort rows\n3 close lock\n\nAssistant:"
-    assert review_criteria(CHANGE, response) == review_criteria(other, response)
-
-
-def test_criteria_of_a_reply_by_hand():
     prompt = "\n\nHuman: What is the best soil for roses?\n\nAssistant:"
     values = dict(zip(TEXT, text_criteria(prompt, "Great question! Roses like soil. Feel free to ask"), strict=True))
     # "roses" alone has five letters
@@ -73,12 +62,6 @@ def test_criteria_of_a_reply_by_hand():
         "offers": 1.0,
     }
     assert text_criteria(prompt, "") == (0, 0, 0, 0, 0, 0)
-
-
-def test_each_domain_has_its_criteria():
-    corpora = [SimpleNamespace(name=name, renderer=None) for name in ("reviews", "mini_hh")]
-    assert [criteria_of(corpus).domain for corpus in corpora] == ["reviews", "text"]
-    assert [criteria_of(corpus).names for corpus in corpora] == [tuple(REVIEWS), tuple(TEXT)]
 
 
 def test_bradley_terry_weights_against_a_minimiser():
@@ -97,10 +80,7 @@ def test_bradley_terry_weights_against_a_minimiser():
         # at the minimum the gradient is 0
         gradient_C = -(difference_PC / (1 + np.exp(difference_PC @ fitted))[:, None]).sum(axis=0) + precision * fitted
         assert gradient_C == pytest.approx(np.zeros(3), abs=1e-7)
-
-
-def test_pairs_without_an_exception_have_finite_weights():
-    """1/(1 + e^w) + 2/(1 + e^2w) = 0.1·w, where the likelihood's pull equals that of the penalty: w = 1.847201."""
+    # 1/(1 + e^w) + 2/(1 + e^2w) = 0.1·w, where the likelihood's pull equals that of the penalty: w = 1.847201.
     assert bradley_terry_weights(np.array([[1.0], [2.0]]), precision=0.1) == pytest.approx([1.847201], abs=1e-6)
 
 
@@ -191,14 +171,6 @@ def test_the_first_pairs_are_those_that_count(corpus, tmp_path):
     }
 
 
-def test_true_labels_order_the_pairs_by_gold():
-    def pair(chosen, rejected, gold_chosen, gold_rejected):
-        return Pair("q", chosen, rejected, {"gold_chosen": gold_chosen, "gold_rejected": gold_rejected})
-
-    ordered = in_gold_order([pair("a", "b", 2.0, 1.0), pair("c", "d", 1.0, 2.0), pair("e", "f", 1.0, 1.0)])
-    assert [(p.chosen, p.rejected) for p in ordered] == [("a", "b"), ("d", "c")]
-
-
 def test_true_labels_ignore_the_stored_order(corpus, tmp_path):
     """If all pairs are stored the other way round, fitted weights change their sign, unless gold orders the pairs."""
     swapped = replace(corpus, train=[Pair(pair.prompt, pair.rejected, pair.chosen) for pair in corpus.train])
@@ -238,7 +210,6 @@ def test_pairs_of_the_policy_replace_those_of_the_corpus(corpus, tmp_path, monke
     ("overrides", "message"),
     [
         (["algorithm.pairs_from=policy", "algorithm.max_pairs=10"], "samples from needs.policy; set it"),
-        (["+needs.policy=sft"], "needs.policy is used only by algorithm.pairs_from=policy"),
         (["algorithm.pairs_from=policy", "+needs.policy=sft"], "needs the number of pairs to sample"),
     ],
 )
@@ -272,16 +243,3 @@ def test_gains_by_hand():
     assert metrics["proxy_gain"].mean == pytest.approx(1.0)
     assert metrics["gap"].mean == pytest.approx(1.0)
     assert metrics["gold_correlation/within"].mean == pytest.approx(0)
-
-
-def test_one_pack_has_the_criteria_of_a_corpus(monkeypatch):
-    corpus = SimpleNamespace(name="mine")
-    text = CriteriaSet("text", {}, lambda prompts, responses: np.zeros((len(responses), 0)))
-    finders = [lambda corpus: None, lambda corpus: text, lambda corpus: text]
-    monkeypatch.setattr(sets, "contributed_objects", lambda kind: finders[:2])
-    assert criteria_of(corpus) is text
-    monkeypatch.setattr(sets, "contributed_objects", lambda kind: finders)
-    with pytest.raises(
-        ConfigError, match=rf"criteria of data mine: both module {__name__} and module {__name__} provide them"
-    ):
-        criteria_of(corpus)

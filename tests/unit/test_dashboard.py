@@ -11,10 +11,9 @@ from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.core.metrics import declared
 from rlhf_lab.trackers.dashboard import TABLES
-from rlhf_lab.trackers.panels import SECTIONS, Bars, Curve, Nodes, Points
+from rlhf_lab.trackers.panels import SECTIONS, Nodes
 
 pytest.importorskip("wandb_workspaces")
-CHARTS = {"Run History Line Plot", "Bar Chart", "Scatter Plot"}
 
 
 @pytest.fixture
@@ -39,6 +38,8 @@ def test_every_metric_of_every_panel_is_documented(sections):
         config = panel["config"]
         selected += config.get("metrics", [])
         selected += [config[axis] for axis in ("xAxis", "yAxis") if config.get(axis, "step") != "step"]
+    tables = [section for section in sections if section["name"] == "Evaluation: policies and samples"]
+    assert [panel["viewType"] for panel in tables[0]["panels"]] == ["Weave"] * len(TABLES)
     names = [re.sub(r"^(summary_metrics\.|summary:)final/", "", name) for name in selected]
     assert len(names) > 50
     assert not [name for name in names if not any(metric.matches(name) for metric in known)]
@@ -49,29 +50,6 @@ def test_the_reward_nodes_panel_matches_what_is_logged(sections):
     (pattern,) = {panel.pattern for panels in SECTIONS.values() for panel in panels if isinstance(panel, Nodes)}
     assert re.search(pattern, "reward/bt")
     assert not re.search(pattern, "reward_sd")
-
-
-def test_the_sections_hold_what_a_reader_asks_for(sections):
-    names = [section["name"] for section in sections]
-    assert names == [
-        *("Reward", "KL", "Length", "Hacking lights", "Gold vs proxy", "Optimisation"),
-        *("Evaluation: policies and samples", "Study: levels compared"),
-    ]
-    study = sections[-1]["panels"]
-    assert all(panel["config"]["groupBy"] == "level.value" for panel in study)
-    assert {panel["viewType"] for panel in study} == {"Bar Chart", "Run History Line Plot"}
-    assert [panel["viewType"] for panel in sections[-2]["panels"]] == ["Weave"] * len(TABLES)
-
-
-def test_every_chart_has_a_title_and_every_axis_a_unit(sections):
-    panels = [panel for panels in SECTIONS.values() for panel in panels]
-    assert all(panel.title for panel in panels)
-    assert all(panel.unit for panel in panels if isinstance(panel, Curve | Bars | Nodes))
-    assert all("(" in panel.title for panel in panels if isinstance(panel, Points))
-    charts = [panel for section in sections for panel in section["panels"] if panel["viewType"] in CHARTS]
-    assert len(charts) == len(panels)
-    titles = [panel["config"]["chartTitle"] for panel in charts]
-    assert len(set(titles)) == len(titles)
 
 
 def test_pushing_needs_a_target_and_a_login(no_login):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import fields
-from pathlib import Path
 
-import pytest
-from docs_site import commands, links, metrics, papers, python_api, settings, staging, tutorials
+from docs_site import commands, links, metrics, papers, python_api, settings, staging
 
 import rlhf_lab
 from rlhf_lab.cli.table import COMMANDS
@@ -68,15 +66,3 @@ def test_a_reference_implementation_is_one_page_that_imports_only_torch() -> Non
         assert len(text.splitlines()) <= 200, path.name
         imported = set(re.findall(r"^(?:from|import) (\w+)", text, re.M))
         assert imported - set(sys.stdlib_module_names) == {"torch"}, path.name
-
-
-def test_a_figure_of_a_notebook_is_on_its_page_and_its_text_is_not(tmp_path: Path) -> None:
-    figure = {"image/svg+xml": "<svg>\n\n<path/></svg>", "text/plain": "<IPython.core.display.SVG object>"}
-    output = {"output_type": "execute_result", "data": figure}
-    # An empty line would end the block of HTML.
-    assert list(tutorials._output(output)) == ['<div class="output">\n<svg>\n<path/></svg>\n</div>']
-
-
-def test_pages_of_a_deleted_pack_leave_the_navigation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(staging, "ROOT", tmp_path)
-    assert staging.expanded([{"Speech": "speech/tts.md"}, "running.md"], {}) == ["running.md"]

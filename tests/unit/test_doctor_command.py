@@ -62,14 +62,11 @@ def test_where_results_go_does_not_ask_for_the_model(quick, monkeypatch, words):
     assert command(monkeypatch, *words) == 0
 
 
-def test_a_failed_check_exits_1_and_names_it(quick, monkeypatch):
+def test_a_failed_check_exits_1_and_a_wrong_setting_2(quick, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert command(monkeypatch) == 1
     with pytest.raises(LabError, match=r"^1 of \d+ checks failed: threads; follow the hints above$"):
         examination.run([])
-
-
-def test_a_wrong_setting_exits_2_before_anything_is_examined(quick, monkeypatch):
     assert command(monkeypatch, "model.hiden=3") == 2
     with pytest.raises(ConfigError, match="hidden"):
         examination.run(["model.hiden=3"])

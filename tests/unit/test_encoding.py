@@ -159,9 +159,6 @@ def test_a_mask_leaves_only_the_learned_tokens_of_a_reply():
     assert batch.learned_BT.tolist() == [[False, False, False, True, False]] * 2
     assert batch.length_B.tolist() == [5, 4]  # the tokens that are only read are in the row all the same
     assert TokenBatch.from_rows(rows).learned_BT is None
-
-
-def test_a_mask_is_as_long_as_its_reply():
     with pytest.raises(ValueError, match="row 1: the mask has 2 values but the response has 3 tokens"):
         TokenBatch.from_rows([([5], [8]), ([5], [6, 7, 8])], masks=[[True], [True, True]])
     with pytest.raises(ValueError, match="shorter"):

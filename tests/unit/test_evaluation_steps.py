@@ -17,14 +17,11 @@ def evaluated(settings: TrainingSettings, steps: int) -> list[int]:
     return [step + 1 for step in range(steps) if Algorithm.evaluation_due(algorithm, step)]  # type: ignore[arg-type]
 
 
-def test_evaluations_are_denser_at_the_start():
+def test_early_evaluations():
     regular = TrainingSettings(eval_every_steps=12)
     assert evaluated(regular, 36) == [12, 24, 36]
     assert evaluated(replace(regular, eval_early=True), 36) == [1, 2, 4, 8, 12, 24, 36]
     assert evaluated(TrainingSettings(), 36) == []  # at the end only
-
-
-def test_early_evaluations_need_a_period():
     with pytest.raises(ConfigError, match=r"eval_early=true .* set algorithm\.eval_every_steps"):
         TrainingSettings(eval_early=True)
 

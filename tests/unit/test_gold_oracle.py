@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,12 @@ import pytest
 from support import ONE_LAYER, checked, planned, prompt_text, said, save_tiny, toy_rows, write_pairs
 
 from rlhf_lab.algorithms.policy_gradient.rollouts import truth_means
-from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import load, named
 from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.evaluations.reward_audit import audit_margins, with_gold
 from rlhf_lab.memory.copies import copies
 from rlhf_lab.models.tokenizer import train_tokenizer
-from rlhf_lab.rewards.gold_oracle import GoldOracle, by_model
+from rlhf_lab.rewards.gold_oracle import GoldOracle
 from rlhf_lab.rewards.learned.bt import BTReward, Scorer, ScoreScale
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.stages import preflight
@@ -76,30 +73,13 @@ def test_gold_is_the_models_score_beside_what_the_data_know():
     assert data.measure(said(["p"], ["two words"]))["gold"].tolist() == [2]
 
 
-def test_replies_of_the_call_before_are_not_scored_again():
+def test_replies_are_scored_once_and_unscored_ones_counted():
     words = Words()
     oracle = gold(words)
     oracle.measure(["p", "p", "q"], ["a b", "a b", "a b"])
     oracle.measure(["q", "p"], ["a b", "a b"])
     oracle.measure(["q", "q"], ["a b", "c"])
     assert words.asked == [2, 1]
-
-
-def test_the_model_is_loaded_when_the_first_reply_is_scored():
-    loaded = []
-
-    def load() -> Words:
-        loaded.append(1)
-        return Words()
-
-    oracle = GoldOracle(load, corpus(), print)  # type: ignore[arg-type]
-    assert not loaded
-    oracle.measure(["p"], ["a"])
-    oracle.measure(["p"], ["b"])
-    assert loaded == [1]
-
-
-def test_an_unscored_reply_is_counted_and_left_out_of_means():
     notes: list[str] = []
     truth = gold(Words(), notes=notes).measure(["p", "p"], ["", "a b"])
     assert np.isnan(truth["gold"][0]) and notes == ["reward gold: 1 of 2 responses unscored"]
@@ -162,9 +142,7 @@ def on_pairs(files: Path) -> tuple[str, ...]:
     [
         ("grpo", ("data=mini_hh",), "needs.gold: data=mini_hh has its own gold"),
         ("sft", None, "needs.gold is not used by algorithm=sft"),
-        ("prm", ("data=arithmetic",), "needs.gold is not used by algorithm=prm"),
         ("step_report", ("data=arithmetic",), "needs.gold is not used by algorithm=step_report"),
-        ("rm_bench", None, "needs.gold is not used by algorithm=rm_bench"),
     ],
 )
 def test_where_gold_has_no_meaning_it_is_refused(files, recipe, data, message):
@@ -172,7 +150,7 @@ def test_where_gold_has_no_meaning_it_is_refused(files, recipe, data, message):
         checked(recipe, *(data or on_pairs(files)), "needs.gold=reward_model")
 
 
-@pytest.mark.parametrize("recipe", ["ppo", "dpo", "dpo_iterative", "best_of_n", "compare_policies", "rm_report"])
+@pytest.mark.parametrize("recipe", ["ppo", "dpo_iterative", "compare_policies", "rm_report"])
 def test_whoever_measures_replies_takes_it(files, recipe):
     stage = planned(recipe, *on_pairs(files), f"needs.gold={files / 'rm'}")
     assert stage.sources()["gold"] == str(files / "rm")
@@ -223,25 +201,3 @@ def test_gold_may_not_be_the_reward_that_is_trained_on(files, source):
 def test_a_policy_is_no_gold(files):
     (problem,) = preflight.problems(planned("grpo", *on_pairs(files), f"needs.gold={files / 'policy'}"))
     assert "is not a reward model: it has no head" in problem
-
-
-def test_every_source_of_gold_is_a_function_of_corpus_and_run():
-    sources = {role: load(reference) for role, reference in named("gold_sources").items()}
-    assert sources["gold"] is by_model
-    assert all([*signature(source).parameters] == ["corpus", "run"] for source in sources.values())
-
-
-def test_every_algorithm_that_trains_on_a_reward_or_compares_policies_takes_gold():
-    """So that a new one does not forget to say so."""
-    taking = []
-    for kind in registry.kinds("algorithm"):
-        settings = registry.settings_class("algorithm", kind)
-        if settings.reward_use.trains_policy or settings.evidence.answer in (
-            "against_reference",
-            "against_one_pass",
-            "best_policy",
-        ):
-            taking.append(kind)
-            # rescore reads stored gold, and codec_dpo has only the gold of a speech world
-            assert settings.reward_use.measures_gold or kind in ("rescore", "codec_dpo"), kind
-    assert len(taking) >= 5

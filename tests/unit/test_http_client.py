@@ -42,7 +42,7 @@ def drip(server: RawServer, first: bytes) -> None:
     server.pieces, server.again, server.pause_s = [first, b"x"], True, 0.001
 
 
-def test_an_exchange_has_one_deadline() -> None:
+def test_an_exchange_has_one_deadline_and_a_maximum_size() -> None:
     now = [100.0]
     exchange = Exchange(ExchangeLimits(5.0), clock=lambda: now[0])
     now[0] = 103.0
@@ -51,9 +51,6 @@ def test_an_exchange_has_one_deadline() -> None:
     with pytest.raises(TimeoutError, match="not complete after 5 s"):
         exchange.remaining()
     assert Exchange(ExchangeLimits(math.inf)).remaining() is None
-
-
-def test_an_exchange_has_a_maximum_size() -> None:
     exchange = Exchange(ExchangeLimits(1.0, max_bytes=10))
     exchange.count(http_client.HEADER_BYTES + 10)
     with pytest.raises(ResponseTooLarge, match="more than 10 bytes"):
@@ -103,15 +100,12 @@ def test_a_vllm_server_that_drips(server: RawServer, monkeypatch: pytest.MonkeyP
         ({"retry-after": "2.5"}, 2.5),
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after-ms": "nan", "retry-after": "9"}, 9.0),
-        ({"retry-after": "-3"}, 0.0),
         ({"retry-after": "soon"}, None),
-        ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "1e300"}, http_client.LONGEST_RETRY_AFTER_S),
         ({}, None),
         ({"retry-after": "Thu, 01 Jan 1970 00:00:10 GMT"}, 0.0),
         ({"retry-after": "Thu, 01 Jan 1970 00:01:50 GMT"}, 10.0),
-        ({"retry-after": "Fri, 31 Dec 999999 23:59:59 GMT"}, None),
         ({"retry-after": "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"}, None),
         ({"retry-after": "Fri, 31 Dec 9998 23:59:59 GMT"}, http_client.LONGEST_RETRY_AFTER_S),
         ({"retry-after": "Fri, 99 Foo 2020 99:99:99 GMT"}, None),

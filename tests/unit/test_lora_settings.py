@@ -28,11 +28,9 @@ def key(*overrides: str) -> str:
     ("wrong", "message"),
     [
         ("rank=-1", "rank=-1 must be at least 0; 0 trains all parameters"),
-        ("rank=4.5", "rank=4.5 is a number, expected a whole number"),
         ("alpha=0", "alpha=0.0 must be above 0"),
         ("targets=[]", "targets is empty; null is every linear layer"),
         ("lr_multiple=0", "lr_multiple=0.0 must be above 0"),
-        ("ranks=4", "ranks"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(wrong: str, message: str) -> None:
@@ -49,20 +47,17 @@ def test_an_adapter_takes_a_multiple_of_the_models_rate_and_a_written_rate_as_it
     assert checked("dpo_lora", "algorithm.lr=0.5").algorithm.lr == 0.5
 
 
-def test_muons_rates_stay() -> None:
-    full, adapter = checked("sft").algorithm, checked("sft_lora").algorithm
-    assert full.optimizer == adapter.optimizer == "muon"
-    assert (full.lr, full.muon_lr) == (adapter.lr, adapter.muon_lr)
-    tuned = checked("sft_lora", "algorithm.optimizer=adamw").algorithm
-    assert tuned.lr == pytest.approx(10 * full.lr)
-
-
 def test_the_multiple_is_of_every_adamw() -> None:
     """8-bit moments change how an optimiser stores its state, not how large its steps are."""
     full = checked("sft", "algorithm.optimizer=adamw_8bit").algorithm
     adapter = checked("sft_lora", "algorithm.optimizer=adamw_8bit").algorithm
     assert full.optimizer == adapter.optimizer == "adamw_8bit"
     assert adapter.lr == pytest.approx(10 * full.lr)
+    full, adapter = checked("sft").algorithm, checked("sft_lora").algorithm
+    assert full.optimizer == adapter.optimizer == "muon"
+    assert (full.lr, full.muon_lr) == (adapter.lr, adapter.muon_lr)
+    tuned = checked("sft_lora", "algorithm.optimizer=adamw").algorithm
+    assert tuned.lr == pytest.approx(10 * full.lr)
 
 
 @pytest.mark.parametrize(("critic", "multiple"), [("zero", 10), ("reward_model", 10), ("shared", 1)])

@@ -20,7 +20,6 @@ from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus, Oracle
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.evaluations.rescoring import read_responses
-from rlhf_lab.reports.policy_table import PolicyTable
 from rlhf_lab.reports.run.policies import policy_table
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.training.run_settings import Evaluation
@@ -86,9 +85,6 @@ def write_run(directory: Path) -> Path:
 def test_a_declared_measure_keeps_its_name_and_any_other_has_a_prefix():
     assert list(CORPUS.measure(EPISODES)) == LOGGED
     assert undeclared(["measure/hesitations", "measure/time.turn"]) == []
-
-
-def test_rollouts_log_every_measure():
     means = truth_means(CORPUS.measure(EPISODES))
     assert list(means) == LOGGED
     assert (means["patience"], means["measure/hesitations"]) == (3.0, 2.0)
@@ -115,14 +111,6 @@ def test_a_report_gives_a_stored_run_the_titles_that_its_world_declared(tmp_path
     assert metric("reached/home").meaning == "the same for tasks of one category"
 
 
-def test_the_console_has_a_column_for_what_nobody_declared():
-    values = {"measure/hesitations": {"mean": 2.0}, "gold": {"mean": 0.5}, "reward/hesitations": {"mean": 1.0}}
-    assert PolicyTable([{"name": "SFT", "metrics": values}]).columns == {
-        "gold": "gold",
-        "measure/hesitations": "hesitations",
-    }
-
-
 def test_a_saved_column_is_read_for_another_weighting(tmp_path, forgotten):
     responses = read_responses(write_run(tmp_path))
     assert responses.columns["patience"].tolist() == [3.0, 3.0]
@@ -140,24 +128,13 @@ def test_a_manifest_of_another_version_may_say_more(tmp_path, forgotten):
     assert metric("patience").title == "patience"
 
 
-def test_the_manifest_has_what_no_package_declares():
-    """Gold is the lab's own, and a detail is not logged."""
-    stored = measures.to_stored([GOLD, *Switchboard.measures])
-    assert [measure["name"] for measure in stored] == ["patience", "reached"]
-
-
 @pytest.mark.parametrize("name", ["kl", "prompt_id", "reward/calm", "wasted_groups"])
 def test_a_measure_named_like_another_number_is_refused(name):
     with pytest.raises(DataError, match=f"data=calls declares a measure named {name}, .* a name of its own"):
         measures.declare("data=calls", [replace(PATIENCE, name=name)])
 
 
-def test_a_world_may_say_more_about_a_measure_of_the_lab(forgotten):
-    measures.declare("data=calls", [replace(GOLD, by_category=True)])
-    assert metric("gold").title == "gold reward"
-
-
-def test_details_of_a_world_are_not_logged():
+def test_details_are_not_logged_and_standard_measures_need_no_declaration():
     class World(Oracle):
         measures = (GOLD, *details(words="words"))
 
@@ -169,9 +146,6 @@ def test_details_of_a_world_are_not_logged():
 
     corpus = Corpus("", [], [], "", oracle=World())
     assert list(corpus.measure(corpus.episodes(["Q"], ["a"]))) == ["gold", "measure/hesitations"]
-
-
-def test_any_world_may_return_the_standard_measures_undeclared():
     truth = {"correct": np.ones(1), "verified/parses": np.ones(1), "calls": np.ones(1)}
     assert list(named(truth, ())) == list(truth)
     assert columns_of(["correct", "kl", "calls"], ()).keys() == {"correct", "calls"}

@@ -14,13 +14,10 @@ from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.training.start import vocabulary_rows
 
 
-def test_data_of_the_same_kind_are_still_taken_over():
+def test_data_of_another_kind_have_their_own_defaults():
     stage = planned("dpo", "data.train_pairs=500", "+stages.sft.data={kind:mini_hh,test_pairs:20}")
     data = stage.needs["policy"].config.data
     assert (data.train_pairs, data.test_pairs) == (500, 20)
-
-
-def test_data_of_another_kind_have_their_own_defaults():
     stage = planned("dpo", "data.train_pairs=500", "+stages.sft.data={kind:reviews,test_pairs:20}")
     assert isinstance(stage.config.data, MiniHH) and stage.config.data.train_pairs == 500
     policy_data = stage.needs["policy"].config.data

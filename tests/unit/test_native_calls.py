@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from test_chat import FAMILIES, tokenizer_of
+from test_episode_collector import Scripted
 from test_tool_calls import CODER, HERMES, LLAMA, TEMPLATES, encoder_of
 from torch import nn
 
@@ -28,9 +29,7 @@ from rlhf_lab.models.settings import Scratch
 from rlhf_lab.models.turns import conversation_row
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.sampling.experience import Experience
-from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.sampling.turns import RowTokens
 
 COUNTER = '''
 class Counter:
@@ -120,22 +119,6 @@ def collector_of(corpus: Corpus, encoder: Encoder, sampler: Any = None, **rollou
     return collector
 
 
-class Scripted:
-    """A sampler that returns fixed turns, as token ids."""
-
-    def __init__(self, *turns: list[int]):
-        self.turns = turns
-
-    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns) -> Samples:
-        row = RowTokens(finished=True)
-        for tokens in self.turns:
-            answer = list(next_turn(0, tokens))
-            row.token_ids += [*tokens, *answer]
-            row.sampled += [True] * len(tokens) + [False] * len(answer)
-            row.logps += [-1.0] * len(tokens)
-        return Samples(list(prompts), [[row]])
-
-
 def add(amount: Any, id: str = "") -> dict[str, Any]:
     return function_call("add", {"amount": amount}, id)
 
@@ -148,7 +131,7 @@ def said(encoder: Encoder, *calls: dict[str, Any], content: str = "") -> list[in
 
 
 def collected(corpus: Corpus, encoder: Encoder, *turns: list[int]) -> Episode:
-    collector = collector_of(corpus, encoder, Scripted(*turns))
+    collector = collector_of(corpus, encoder, Scripted(turns))
     return collector.collect(nn.Identity(), corpus.tasks("train")[:1], 1, 0)[0][0]
 
 
@@ -195,7 +178,7 @@ def test_a_call_is_made_and_its_result_read_as_the_template_writes_it(corpus, en
     ) + [True] * len(last)
 
 
-def test_ids_number_the_calls_of_an_episode(corpus):
+def test_ids_number_the_calls_of_an_episode_unless_the_model_wrote_one(corpus):
     encoder = encoder_of(*ENCODERS["qwen"])
     turn = said(encoder, add(1), add(2), content="both")
     episode = collected(corpus, encoder, turn, turn, encoder.response("done"))
@@ -208,9 +191,6 @@ def test_ids_number_the_calls_of_an_episode(corpus):
         "\n<|im_start|>user\n<tool_response>\ntotal 1\n</tool_response>\n<tool_response>\ntotal 3\n</tool_response>"
         "<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-def test_an_id_that_the_model_wrote_is_the_one_of_its_result(corpus):
     encoder = encoder_of(*ENCODERS["mistral"])
     episode = collected(corpus, encoder, said(encoder, add(1, "Zz1234567")), encoder.response("done"))
     assert answer_of(encoder, episode) == "[TOOL_RESULTS]Zz1234567[TOOL_CONTENT]total 1[/TOOL_RESULTS]"
@@ -300,11 +280,11 @@ def test_calls_are_text_where_nobody_offers_tools(corpus):
     task = Task("\n\nHuman: hi\n\nAssistant:")
     silent: Any = SimpleNamespace(environment=World(), renderer=None)
     turn = said(encoder, add(1))
-    collector_of(silent, encoder, Scripted(turn)).collect(nn.Identity(), [task], 1, 0)
+    collector_of(silent, encoder, Scripted([turn])).collect(nn.Identity(), [task], 1, 0)
     assert read == [encoder.text(turn)] and "<tool_call>" in read[0]
     # a prompt of the data's own that lists tools tells the model of them
     stated = Task(render_prompt([{"role": "user", "content": "hi"}], corpus.environment.definitions(task)))
-    collector_of(silent, encoder, Scripted(turn)).collect(nn.Identity(), [stated], 1, 0)
+    collector_of(silent, encoder, Scripted([turn])).collect(nn.Identity(), [stated], 1, 0)
     assert read[1] == response_text({"role": "assistant", "content": "", "tool_calls": [add(1, "call00000")]})
 
 

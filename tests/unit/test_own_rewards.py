@@ -22,7 +22,7 @@ from rlhf_lab.data.file_settings import Verifiable
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.external.functions import source_files
-from rlhf_lab.rewards.external.settings import PythonCallable, Remote
+from rlhf_lab.rewards.external.settings import PythonCallable
 from rlhf_lab.rewards.external.trial import trial_problems
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.settings import RewardGraph
@@ -105,7 +105,6 @@ def test_a_function_that_fails_names_file_and_line(here):
         ([], "function is not set; write reward.terms.callable.function="),
         (["function=a.py:f", "name=f"], "are two rewards; write one of them"),
         (["function=a.py"], r"function=a\.py is not FILE\.py:NAME"),
-        (["function=a:f"], r"function=a:f is not FILE\.py:NAME"),
     ],
 )
 def test_wrong_settings_are_refused(overrides, message):
@@ -167,10 +166,6 @@ def test_a_plug_in_brings_a_term_with_settings(tmp_path):
     assert "did you mean words" in done.stdout
 
 
-def test_a_service_has_a_declared_version():
-    assert Remote(url="http://host/r", version="2").version == "2"
-
-
 def with_columns(here: Path, signature: str) -> Any:
     """A reward that gives 1 if the response is the row's answer, from a file with this signature."""
     body = "columns['answer']" if "**" in signature else "answer"
@@ -200,16 +195,8 @@ def test_a_column_that_the_data_lack_is_named(here):
     with_columns(here, "prompts, replies, answer, grade=None")
 
 
-def test_answers_are_a_column(here):
-    corpus = Corpus("sums", [], [], "", answers={"p": "4"})
-    assert corpus.task("p").metadata == {"answer": "4"} and not corpus.task("q").metadata
-
-
 FAULTS = {
-    "raises": (
-        "    return [1 / 0 for r in responses]",
-        r"failed in mine\.py, line 3: ZeroDivisionError: division by zero",
-    ),
+    "raises": ("    return [1 / 0 for r in responses]", r"failed in mine\.py, line 3: ZeroDivisionError: division by"),
     "inside a library": ("    return json.loads('{')", r"failed in mine\.py, line 3: JSONDecodeError"),
     "short": ("    return [1.0]", "returned 1 value for 2 responses; expected one number per response"),
     "text": ("    return ['good' for r in responses]", "returned str 'good'"),
@@ -228,18 +215,6 @@ def test_faults_show_on_two_rows_before_a_run(here, body, message):
     assert re.search(message, trial(here, body))
     tolerated = trial(here, body, on_error="abstain")
     assert bool(tolerated) == ("failed in" not in message), "only what it raises may pass with the run"
-
-
-@pytest.mark.parametrize(
-    "body", ["    return [None, None]", "    return [float('nan'), 1.0]", "    return [len(r) for r in responses]"]
-)
-def test_a_function_may_abstain_on_the_two_rows(here, body):
-    assert trial(here, body) == ""
-
-
-def test_the_two_rows_have_the_data_s_text(here):
-    seen = "    assert all(p.endswith('Assistant:') for p in prompts) and all(responses), (prompts, responses)\n"
-    assert trial(here, seen + "    return [0.0] * len(prompts)") == ""
 
 
 def test_a_function_that_hangs_is_given_up(here):
@@ -268,12 +243,8 @@ def test_data_of_a_hub_are_not_fetched_for_the_trial(here):
     ("signature", "body"),
     [
         ("completions, **kwargs", "completions"),
-        ("prompts, completions, **kwargs", "completions"),
-        ("completions, prompts", "completions"),
         ("completions, answer, **kwargs", "completions"),
-        ("*, completions", "completions"),
         ("responses, prompts", "responses"),
-        ("responses", "responses"),
     ],
 )
 def test_signatures_of_trl_are_called_by_name(here, signature, body):
@@ -281,14 +252,6 @@ def test_signatures_of_trl_are_called_by_name(here, signature, body):
     run = SimpleNamespace(corpus=Corpus("toy", [], [], "", answers={"question": "4"}))
     reward = registry.build("reward", PythonCallable(function="mine.py:mine"), run)
     assert reward.score_episodes(said(["question"], ["abc"])).total_N.tolist() == [3.0]
-
-
-def test_further_arguments_of_trl_are_the_prompts_and_the_columns(here):
-    (here / "mine.py").write_text("def mine(completions, **kwargs):\n    assert not kwargs, sorted(kwargs)\n")
-    corpus = Corpus("toy", [], [], "", answers={"question": "4"})
-    reward = registry.build("reward", PythonCallable(function="mine.py:mine"), SimpleNamespace(corpus=corpus))
-    with pytest.raises(LabError, match=r"AssertionError: \['answer', 'prompts'\]"):
-        reward.score_episodes(corpus.episodes(["question"], ["abc"]))
 
 
 @pytest.mark.parametrize(
@@ -308,17 +271,13 @@ def test_a_column_with_the_name_of_a_text_is_not_passed_twice(here, signature, r
         reward.score_episodes(corpus.episodes(["question"], ["abc"]))
 
 
-def test_truth_values_of_numpy_are_scores(here):
-    (here / "mine.py").write_text("import numpy as np\ndef mine(p, r):\n    return [np.isclose(1, 1), None]\n")
-    assert scored(PythonCallable(function="mine.py:mine")) == pytest.approx([1.0, float("nan")], nan_ok=True)
-
-
 @pytest.mark.parametrize(
     ("body", "second"),
     [
         ("return torch.tensor([1.0, 2.0], dtype=torch.bfloat16, requires_grad=True)", 2.0),
         ("return [torch.tensor(1.0), None]", float("nan")),
         ("return [np.array(1.0), np.float32(2.0)]", 2.0),
+        ("return [np.isclose(1, 1), None]", float("nan")),
         ("yield from [1.0, 2.0]", 2.0),
         ("return await async_map(float, [1, 2])", 2.0),
     ],
@@ -356,19 +315,7 @@ def test_the_note_of_a_resumed_run_counts_on(here):
     assert "service down" in note
 
 
-def test_a_function_of_trl_s_conversations_is_told_what_it_gets(here):
+def test_a_function_of_other_arguments_is_told_what_it_gets(here):
     indexed = trial(here, "    return [len(c[0]['content']) for c in completions]", "completions, **kwargs")
     assert "TypeError" in indexed and "are text here, not lists of messages" in indexed
-
-
-def test_a_function_of_one_text_is_refused(here):
     assert "mine.py:mine takes (response); write it as a function of two lists" in trial(here, "    pass", "response")
-
-
-def test_nan_is_named_in_the_note_of_a_run(here):
-    """One of 4 responses is NaN and one None: 2 unscored, 1 NaN, 1/4 = 25 %."""
-    (here / "mine.py").write_text("def mine(prompts, responses):\n    return [1.0, None, float('nan'), 2.0]\n")
-    notes: list[str] = []
-    reward = registry.build("reward", PythonCallable(function="mine.py:mine"), RUN)
-    CheckedReward("mine", reward, note=notes.append)(said(["p"] * 4, list("abcd")))
-    assert notes == ["reward mine: 2 of 4 responses unscored, 1 of them NaN (25% of all)"]

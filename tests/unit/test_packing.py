@@ -76,15 +76,12 @@ def test_tokens_of_a_later_reply_follow_its_own() -> None:
     assert packed.slots_before(*batch.targets()).tolist() == [1, 2, 3, 1, 4, 5]
 
 
-def test_rows_end_to_end_have_no_padding() -> None:
+def test_rows_end_to_end_have_no_padding_and_may_be_empty() -> None:
     batch = TokenBatch.from_rows(ROWS)
     packed = PackedRows.of(batch, end_to_end(lengths()))
     assert packed.tokens_RW.tolist() == [[1, 2, 3, 4, 5, 1, 2, 3, 8, 9, 10]]
     assert packed.position_RW.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2]]
-
-
-def test_empty_prompts_and_replies() -> None:
-    """Nothing predicts the first token of a row without a prompt; a response without tokens is nothing to predict."""
+    # Nothing predicts the first token of a row without a prompt; a response without tokens is nothing to predict.
     rows = [([], [1, 2, 3]), ([4, 5], []), ([6], [7])]
     batch = TokenBatch.from_rows(rows)
     packed = PackedRows.of(batch, pack(Lengths.of(batch), 8))

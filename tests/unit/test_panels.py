@@ -12,7 +12,6 @@ import pytest
 from synthetic_runs import write_run, write_study
 
 from rlhf_lab.cli.commands import dashboard_command
-from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports import panels
 from rlhf_lab.trackers.panels import SECTIONS, Bars, Curve, Nodes, Points
 
@@ -74,8 +73,3 @@ def test_panels_without_numbers_are_left_out_and_nodes_are_found_by_their_patter
     assert panels._box(Points("t", "kl", "proxy"), runs) is None
     assert panels._metrics_of(Nodes("t", "u", r"^reward/"), runs) == ["reward/bt"]
     assert panels._box(Bars("t", "u", "kl"), runs[1:]) is None  # a stage without a level is not compared
-
-
-def test_a_directory_without_a_result_is_refused(tmp_path):
-    with pytest.raises(DataError):
-        dashboard_command([str(tmp_path)])

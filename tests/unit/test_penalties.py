@@ -26,11 +26,14 @@ def test_the_score_is_the_reward_less_its_penalties():
     assert shaper(np.full(3, 2.0), lengths, finished).tolist() == [2, 1.5, 0]
 
 
-def test_a_constant_reward_with_penalties_is_said_to_train_on_these():
+def test_remarks_on_rewards_that_train_on_nothing_or_on_penalties_only():
     rows = [{"unscored": 0.0, "reward_sd": 0.0, "score_sd": 0.4, "penalty/missing_eos": 0.2, "ended": 0.8}]
     assert "trained on penalties only (penalty/missing_eos" in str(no_reward(rows))
     rows[0] |= {"score_sd": 0.0}
     assert str(no_reward(rows)).startswith("no signal")
+    rows = [{"unscored": 1.0, "reward_sd": None, "score_sd": None, "ended": 0.5}]
+    (note,) = remarks(GRPO, rows, [], {"wasted_groups": 1.0})
+    assert "scored none of the sampled responses, so nothing was trained, not even on penalties" in note
 
 
 def group(rewards: list[float], finished: list[bool]) -> EpisodeGroup:
@@ -54,10 +57,7 @@ def test_a_group_that_only_penalties_tell_apart_trains_but_is_redrawn():
     assert equal.wasted and equal.undecided
     differing = group([2.0, 3.0], [True, True])
     assert not differing.wasted and not differing.undecided
-
-
-def test_rewards_that_a_penalty_evens_out_are_wasted():
-    """3 − 1 = 2 − 0: advantages are 0."""
+    # 3 − 1 = 2 − 0: advantages are 0.
     assert group([3.0, 2.0], [False, True]).wasted
 
 
@@ -84,9 +84,3 @@ def test_an_unscored_reply_has_no_penalty():
     assert penalty_means(SHAPER, [half]) == {"penalty/missing_eos": 0.0}
     none = group([np.nan, np.nan], [True, False])
     assert none.wasted and penalty_means(SHAPER, [none]) == {}
-
-
-def test_a_reward_that_scores_nothing_is_the_one_remark():
-    rows = [{"unscored": 1.0, "reward_sd": None, "score_sd": None, "ended": 0.5}]
-    (note,) = remarks(GRPO, rows, [], {"wasted_groups": 1.0})
-    assert "scored none of the sampled responses, so nothing was trained, not even on penalties" in note

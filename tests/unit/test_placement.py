@@ -24,7 +24,6 @@ PAGE = Path(__file__).parents[2] / "docs/results/memory_recipes.md"
 @pytest.mark.parametrize(
     ("recipe", "model", "rank", "card", "devices"),
     [
-        ("dpo", LLAMA_8B, 16, "24 GB", 1),
         ("grpo", QWEN_7B, 16, "24 GB", 1),
         ("grpo", LLAMA_8B, 0, "80 GB", 4),
         ("ppo", LLAMA_8B, 0, "80 GB", 8),
@@ -51,12 +50,6 @@ def test_the_accepted_page_is_what_the_planner_says() -> None:
     table = PAGE.read_text(encoding="utf-8").partition("## DPO, an adapter")[2].partition("## ")[0]
     assert f"| {PUBLISHED[LLAMA_8B].name} | {' | '.join(cells(stage))} |" in table
     assert all(PUBLISHED[model].name in table for model in MODELS)
-
-
-def test_fewer_devices_are_not_looked_for_than_are_known_to_be_needed() -> None:
-    stage = recipe_stage("sft", QWEN_7B)
-    placement = find_placement(stage, 139 * GIB, min_processes=4)
-    assert placement is not None and placement.plan.processes == 4
 
 
 def test_a_policy_divided_in_bfloat16_is_sampled_from_in_bfloat16() -> None:

@@ -18,7 +18,7 @@ from rlhf_lab.memory import check
 from rlhf_lab.memory.copies import micro_rows, reward_copies, sampled, step_rows
 from rlhf_lab.memory.device import Device, device, processes
 from rlhf_lab.memory.devices import GIB
-from rlhf_lab.memory.fit import min_devices, smallest_change
+from rlhf_lab.memory.fit import smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.shapes import config_shape, policy_shape, source_shape
 from rlhf_lab.memory.show import derivation, stage_table
@@ -40,20 +40,15 @@ def names(found: StagePlan) -> list[str]:
     [
         ("sft", (), ["policy"]),
         ("reward_model", (), ["reward model", "policy (samples)"]),
-        ("reward_model", ("algorithm.members=2",), ["member 0", "member 1", "policy (samples)"]),
         ("reward_model", ("algorithm.members=2", "algorithm.shared_trunk=true"), ["reward model", "policy (samples)"]),
         ("dpo", (), ["policy", "reference", "reward bt"]),
-        ("dpo", ("needs.reward=null",), ["policy", "reference"]),
         ("dpo_lora", (), ["policy", "reward bt"]),
-        ("dpo_lora", ("sharding=ddp",), ["policy", "reward bt"]),
         ("dpo_lora", ("sharding=fsdp_full",), ["policy", "reference", "reward bt"]),
         ("dpo_lora", ("sharding=zero3", *HF), ["policy", "reference", "reward bt"]),
         ("ppo", (), ["policy", "reference", "critic", "reward bt"]),
         ("ppo", ("algorithm.critic=shared", "algorithm.critic_warmup=0"), ["policy", "reference", "reward bt"]),
         ("ppo", ("model.lora.rank=4", *WHOLE), ["policy", "critic", "reward bt"]),
         ("ppo_ensemble", (), ["policy", "reference", "critic", "reward bt 0", "reward bt 1", "reward bt 2"]),
-        ("grpo", ("reward=gold",), ["policy", "reference"]),
-        ("prm", (), ["reward model"]),
     ],
 )
 def test_the_copies_that_a_stage_holds(recipe: str, overrides: tuple[str, ...], model_copies: list[str]) -> None:
@@ -99,10 +94,7 @@ def test_adapters_of_critic_and_reward_model_lie_on_one_base_by_hand() -> None:
         (("stages.reward_model.model.lora.rank=0",), ""),  # full fine-tuning: nothing in common
         (("sharding=fsdp_full",), ""),
         (("model.weights_of.reward=bfloat16",), "stores it as bfloat16 and the policy's base as float32"),
-        (
-            ("stages.reward_model.needs.policy=openai-community/gpt2-medium",),
-            "a model other than the one the policy starts from",
-        ),
+        (("stages.reward_model.needs.policy=openai-community/gpt2-medium",), "than the one the policy starts from"),
     ],
 )
 def test_a_reward_model_may_have_a_base_of_its_own(overrides: tuple[str, ...], reason: str) -> None:
@@ -169,14 +161,7 @@ def test_a_config_without_the_usual_names_has_no_plan(kind: str) -> None:
         config_shape(CONFIG_MAPPING[kind]())
 
 
-def test_a_hub_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert source_shape("gpt2-xl") == PUBLISHED["gpt2-xl"]
-    with pytest.raises(ConfigError, match="hf download nobody/nothing"):
-        source_shape("nobody/nothing")
-
-
-def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
+def test_a_config_without_a_plan_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ConfigError, match="model_type=bert"):
         source_shape(str(tmp_path))
@@ -185,7 +170,7 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
 # --- what fits
 
 
-@pytest.mark.parametrize("recipe", ["sft", "dpo", "ppo", "reward_model"])
+@pytest.mark.parametrize("recipe", ["dpo", "ppo"])
 def test_the_smallest_change_makes_all_stages_fit(recipe: str) -> None:
     root = planned(recipe, *HF)
     assert GPU.memory is not None and max(plan_stage(s, cuda=True).peak for s in root.upstream()) > GPU.memory
@@ -249,21 +234,6 @@ def test_an_adapter_that_is_divided_may_leave_its_reference_in_host_memory() -> 
     # the reference's blocks are bfloat16 there, as the sharded policy computes in it
     reference = frozen_state(PUBLISHED["Qwen/Qwen2.5-7B-Instruct"], halved=True)
     assert resident.resident_bytes - away.resident_bytes == reference.weights
-
-
-def test_a_new_model_trains_whole_under_the_adapters_of_later_stages() -> None:
-    wide = ("model.hidden=1024", "model.layers=12", "model.heads=8", "algorithm.micro_batch_tokens=256")
-    root = planned("dpo", *wide, "needs.reward=null")
-    hint = smallest_change(root, replace(GPU, memory=int(0.9 * plan_stage(root).floor)))
-    assert hint is not None
-    assert {"model.lora.rank=16", "stages.sft.model.lora.rank=0"} < set(hint.overrides)
-
-
-def test_fewest_devices_fall_with_their_size() -> None:
-    stage = planned("sft", "model=hf", "model.path=Qwen/Qwen2.5-7B-Instruct")
-    counts = [min_devices(stage, gb * 10**9, frugal=True) or 10**6 for gb in (16, 24, 40, 80, 141)]
-    assert counts == sorted(counts, reverse=True) and counts[-1] < counts[0]
-    assert (min_devices(stage, 80 * 10**9) or 10**6) >= counts[3]
 
 
 def test_processes_of_a_stage() -> None:

@@ -11,8 +11,6 @@ from rlhf_lab.cli.plan import run
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.memory.shapes import source_shape
-from rlhf_lab.memory.sizes import PUBLISHED
 from rlhf_lab.memory.table import grids, page
 
 ROOT = Path(__file__).parents[2]
@@ -49,18 +47,12 @@ def test_a_plan_that_does_not_fit_says_what_does() -> None:
         (["+recipe=sft", "card=24"], "card is not an option of plan; did you mean cards?"),
         (["+recipe=study/buffers"], r"plan \+recipe=study/buffers algorithm.buffer=current seed=0$"),
         (["+recipe=study/reward_steps"], r"needs.design=criteria_fitted data.train_pairs=1600 study.until=null$"),
-        (["table", "cards=8"], "accepts only to=FILE"),
         (["table", "recipes", "all"], "accepts only to=FILE, not all"),
     ],
 )
 def test_mistakes_are_named(words: list[str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         run(words)
-
-
-def test_a_job_of_a_sweep_has_a_plan(tmp_path: Path) -> None:
-    job = ("+recipe=study/buffers", "algorithm.buffer=current", "seed=0")
-    assert "study/buffers: bytes per process" in printed(*job, *SMALL_WORLD, f"outputs={tmp_path}")
 
 
 def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
@@ -73,8 +65,3 @@ def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_told_by_name() -> None:
     with pytest.raises(ConfigError, match=r"model\.path=/nowhere/m: there is no such directory"):
         COMMANDS["plan"](["+recipe=dpo", "model=hf", "model.path=/nowhere/m"])
-
-
-def test_a_published_size_is_planned_without_its_config() -> None:
-    for source in ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct"):
-        assert source_shape(source) == PUBLISHED["Qwen/Qwen2.5-7B-Instruct"]

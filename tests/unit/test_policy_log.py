@@ -20,7 +20,7 @@ def rows(policy: str) -> list[dict]:
     return [{"policy": policy, "prompt": f"question {number}", "gold": 1.0} for number in range(2)]
 
 
-def test_evaluated_policies_are_found_by_the_next_start(tmp_path):
+def test_evaluated_policies_are_found_by_the_next_start_and_damaged_rows_dropped(tmp_path):
     log, _ = log_in(tmp_path)
     for name in ("sft", "dpo"):
         log.add(name, rows(name), GOLD)
@@ -28,12 +28,7 @@ def test_evaluated_policies_are_found_by_the_next_start(tmp_path):
     assert [policy["name"] for policy in again.policies] == ["sft", "dpo"] and not notes
     assert again.find("dpo")["metrics"]["gold"]["mean"] == 1.0 and again.find("ppo") is None
     assert again.rows("dpo") == rows("dpo")
-
-
-def test_rows_without_a_summary_and_damaged_rows_are_dropped(tmp_path):
-    log, _ = log_in(tmp_path)
-    for name in ("sft", "dpo"):
-        log.add(name, rows(name), GOLD)
+    # rows without a summary, and damaged rows
     file = tmp_path / "evaluation.jsonl"
     full = file.read_text()
     file.write_text(full + '{"policy": "ppo"}\n')

@@ -76,14 +76,6 @@ def test_a_log_never_gets_control_characters(monkeypatch):
     assert not CONTROL_CHARACTERS.search(file.getvalue())
 
 
-def test_other_ranks_are_silent(log, monkeypatch):
-    progress_module.console.quiet = True
-    monkeypatch.setattr(progress_module, "LINE_SECONDS", -1.0)
-    for _ in tracked(range(3), "KL"):
-        pass
-    assert log.getvalue() == ""
-
-
 def test_bars_of_another_process_are_mirrored(tmp_path, terminal, monkeypatch):
     path = tmp_path / "bars.json"
     monkeypatch.setattr(progress_module, "PUBLISH_SECONDS", -1.0)

@@ -26,7 +26,6 @@ def test_every_recipe_is_in_one_group_and_every_group_has_one_to_start_with():
         ("sft", POLICY),  # states no algorithm
         ("ppo_audited", POLICY),  # extends another recipe
         ("reward_model", REWARD),
-        ("criteria_hand", REWARD),  # a reward without a language model
         ("rm_report", MEASURE),
         ("pair_margins", DATA),
         ("study/kl_control", STUDY),
@@ -40,7 +39,6 @@ def test_the_group_of_a_recipe_is_what_its_algorithm_makes(name, group):
     ("stated", "cost"),
     [
         ("about two minutes on 2 cores", Cost(2, None)),
-        ("about 12 minutes on 2 cores", Cost(12, None)),
         ("about thirty-five minutes; study.size=quick: about six", Cost(35, 6)),
         ("not known", None),
     ],

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.core.record_file import RecordFile
+from rlhf_lab.core.types import Pair
+from rlhf_lab.data.pair_file import PairFile
+from rlhf_lab.models.row_file import RowFile
 
 
 class Lines(RecordFile[str]):
@@ -55,3 +58,17 @@ def test_the_folder_is_removed_with_the_object():
     del file
     gc.collect()
     assert not directory.exists()
+
+
+PAIRS = [Pair(f"p{i} \u2028 ü", f"chosen\n{i}", "", {"n": i}) for i in range(3)]
+ROWS = [(([1, 2], [3, 4]), [True, False]), (([], [0, 70_000]), [False, True]), (([5], []), [])]
+
+
+@pytest.mark.parametrize(("kind", "records"), [(PairFile, PAIRS), (RowFile, ROWS)], ids=["pairs", "rows"])
+def test_pairs_and_rows_on_disk_are_those_that_were_put_there(kind, records):
+    file = kind()
+    for record in records:
+        file.append(record)
+    assert list(file) == records and file[1] == records[1] and file[::2] == records[::2]
+    file.append(records[0])
+    assert file[3] == records[0] and len(file) == 4

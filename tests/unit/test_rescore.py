@@ -157,10 +157,7 @@ def test_all_mistakes_in_weightings_are_told_at_once(tmp_path):
 
 @pytest.mark.slow
 def test_500_replies_under_20_weightings_load_no_model(tmp_path):
-    """The work is reading one file and arithmetic: torch is not even imported.
-
-    The file is opened once, whatever the number of weightings.
-    """
+    """The work is arithmetic and one file, opened once for all weightings: torch is not even imported."""
     directory = write(tmp_path, prompts=50, responses=10)
     typed = [f"reward.weights={{bt:{k / 20},programmatic:{1 - k / 20}}}" for k in range(20)]
     code = (
@@ -170,13 +167,10 @@ def test_500_replies_under_20_weightings_load_no_model(tmp_path):
         "    if event == 'open' and str(arguments[0]).endswith('evaluation.jsonl'):\n"
         "        opened.append(arguments[0])\n"
         "sys.addaudithook(hook)\n"
-        "def report():\n"
-        "    print('heavy', sorted({'torch', 'transformers'} & set(sys.modules)), len(opened))\n"
-        "atexit.register(report)\n"
+        "atexit.register(lambda: print('heavy', {'torch', 'transformers'} & set(sys.modules) or '', len(opened)))\n"
         f"sys.argv = ['rlhf_lab', 'rescore', {str(directory)!r}, *{typed!r}]\n"
         "runpy.run_module('rlhf_lab', run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "heavy [] 1" in done.stdout
-    assert done.stdout.count("0.45 bt + 0.55 programmatic") >= 1
+    assert "heavy  1" in done.stdout and "0.45 bt + 0.55 programmatic" in done.stdout

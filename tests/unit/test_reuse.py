@@ -13,7 +13,7 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.files import json_text, write_json
 from rlhf_lab.results import written
-from rlhf_lab.stages import artifacts, reuse
+from rlhf_lab.stages import reuse
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.reuse import reusable
 
@@ -79,12 +79,3 @@ def test_a_run_that_asks_for_a_new_result_takes_none_from_before(tmp_path: Path)
     stage = completed(tmp_path, "artifacts.refresh=true")
     assert reusable(stage, began)
     assert reusable(stage, time.time() + 1) is None
-
-
-def test_a_result_is_read_once_each_time_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = completed(tmp_path)
-    names: list[str] = []
-    read = artifacts.read_json
-    monkeypatch.setattr(artifacts, "read_json", lambda path: (names.append(path.name), read(path))[1])
-    assert stage.result()
-    assert names == ["result.json"]

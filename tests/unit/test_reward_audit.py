@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import pairwise
 
@@ -47,9 +46,6 @@ def test_an_unscored_side_is_left_out_and_counted():
     accuracy = found["accuracy"]
     assert (accuracy.mean, accuracy.n, accuracy.unscored) == (0.5, 2, 1)
     assert found["longer_wins"].n == 2, "the baseline is on the same pairs"
-
-
-def test_a_reward_that_scores_nothing_has_no_accuracy():
     found = audit_pairs(of(dict.fromkeys("abcdef", math.nan)), PAIRS)
     assert math.isnan(found["accuracy"].mean)
     assert found["accuracy"].unscored == 3
@@ -136,19 +132,10 @@ def test_fillers_go_on_from_one_another_and_the_slope_is_per_ten_words():
     assert math.isnan(filler_slopes(shifts)[1])
 
 
-def test_length_matched_pairs_differ_by_a_tenth_at_most():
+def test_pairs_and_groups_of_about_the_same_length():
     pairs = [Pair("p", " ".join("x" * 1 for _ in range(a)), " ".join("x" for _ in range(b))) for a, b in
              [(10, 9), (10, 8), (20, 22), (20, 23), (1, 1)]]  # fmt: skip
     assert length_matched(pairs).tolist() == [True, False, True, False, True]
-
-
-def test_groups_by_length_keep_equal_lengths_together():
     groups = rm_figures.equal_groups(np.array([5.0, 1, 1, 1, 1, 9, 9, 2]))
     assert sorted(i for group in groups for i in group) == list(range(8))
     assert any(set(group) == {1, 2, 3, 4} for group in groups)
-
-
-def test_rows_of_pairs_are_json_with_null_for_unscored():
-    rows = [json.loads(line) for line in rm_figures.pair_rows(np.array([0.5, math.nan, -1.0]), PAIRS).splitlines()]
-    assert [row["margin"] for row in rows] == [0.5, None, -1.0]
-    assert [row["prompt_id"] for row in rows] == [0, 1, 2]

@@ -28,16 +28,11 @@ FINE = np.array([1.0, 2.0])
 WRONG = {
     "shape": (np.zeros(7), "returned 7 values for 2 responses"),
     "table": (np.zeros((2, 1)), "values of shape \\(2, 1\\) for 2 responses"),
-    "ragged": ([[1.0], [1.0, 2.0]], "cannot be read as numbers"),
-    "scalar": (np.float64(1.0), "returned float64 .*for 2 responses"),
     "nothing": (None, "returned None for 2 responses"),
     "short list": ([1.0], "returned 1 value for 2 responses"),
     "infinite": (np.array([0.0, np.inf]), "infinite for response 1: 'b'"),
-    "complex": (np.array([1 + 2j, 0]), "returned complex \\(1\\+2j\\)"),
-    "text": (np.array(["1.0", "2.0"]), "returned str '1.0'"),
     "text in a list": ([1.0, "2.0"], "returned str '1.0'; expected one number per response, or None"),
     "dictionary": ({"a": 1.0}, "returned dict"),
-    "dates": (np.array(["2020", "2021"], dtype="datetime64[Y]"), "returned date"),
 }
 
 
@@ -79,17 +74,6 @@ def test_nan_is_counted_apart_from_what_is_missing():
     assert np.isnan(scores(values, ["a", "b", "c"], "reward mine")).tolist() == [True, True, False]
 
 
-def test_whole_numbers_and_flags_are_numbers():
-    assert planted([True, 3])(said(["p"] * 2, ["a", "b"])).total_N.tolist() == [1, 3]
-
-
-@pytest.mark.parametrize("returned", [["3", "4"], [1.0], 5.0, None])
-def test_a_function_of_another_package_is_held_to_the_same(returned):
-    reward = CheckedReward("callable", CallableReward(lambda prompts, responses: returned))
-    with pytest.raises(LabError, match=r"the function|callable"):
-        reward(said(["p"] * 2, ["a", "b"]))
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("timeout_s", [0.0, 5.0])
 def test_a_stop_is_never_swallowed(stop, timeout_s):
@@ -115,7 +99,7 @@ def test_one_note_keeps_count():
     assert run.notes == ["before", "reward mine: 6 of 8 responses unscored, 2 calls failed, first: no connection 1"]
 
 
-@pytest.mark.parametrize("value", [float("inf"), -np.inf, "good", 1j, [1.0]], ids=str)
+@pytest.mark.parametrize("value", [-np.inf, "good", [1.0]], ids=str)
 def test_one_value_that_is_none_costs_the_others_nothing(value):
     """`abstain` once left all responses of the call unscored."""
     notes = []
@@ -129,11 +113,6 @@ def test_one_value_that_is_none_costs_the_others_nothing(value):
     np.testing.assert_array_equal(batch.total_N, [2.0, np.nan, np.nan, 3.0])
     assert (reward.scored, reward.abstained, reward.failed) == (2, 2, 1)
     assert "2 of 4 responses unscored, 1 calls failed, first: reward mine" in notes[-1]
-
-
-def test_an_invalid_part_is_no_reward():
-    reward = CheckedReward("mine", planted(FINE, {"odd": [1.0, np.inf]})._reward, on_error="abstain")
-    assert np.isnan(reward(said(["p"] * 2, ["a", "b"])).total_N).all()
 
 
 def test_abstaining_is_advised_once_and_only_where_it_is_not_set():

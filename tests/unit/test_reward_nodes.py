@@ -38,29 +38,20 @@ def graph(a: dict | None = None, b: dict | None = None, **settings) -> RewardGra
     return RewardGraph(terms={"a": Gold(**(a or {})), "b": Gold(**(b or {}))}, **settings)
 
 
-def test_a_term_is_standardised_then_transformed_then_weighted():
+def test_terms_are_combined_by_hand():
     """(4 − 1)/2 = 1.5; 2·σ(1.5)."""
     term = Gold(standardise="fixed", mean=1.0, sd=2.0, transform="sigmoid", weight=2.0)
     found = combine({"a": np.array([4.0])}, RewardGraph(terms={"a": term}))
     assert found[0] == pytest.approx(2 / (1 + math.exp(-1.5)))
-
-
-def test_uwo_over_terms_by_hand():
-    """1 and .5: mean .75, deviations ±.25, variance .0625 (ddof 0) or .125 (ddof 1)."""
+    # 1 and .5: mean .75, deviations ±.25, variance .0625 (ddof 0) or .125 (ddof 1).
     assert combine(PARTS, graph(aggregate="uwo"))[0] == 0.75 - 0.5 * 0.0625
     assert combine(PARTS, graph(aggregate="uwo", penalty="sd"))[0] == 0.75 - 0.5 * 0.25
     assert combine(PARTS, graph(aggregate="uwo", ddof=1))[0] == 0.75 - 0.5 * 0.125
     assert np.isnan(combine(PARTS, graph(aggregate="uwo"))[2])
-
-
-def test_joint_weights_stand_in_for_the_terms_own():
     own = graph({"weight": 5.0}, {"weight": 5.0})
     assert combine(PARTS, graph({"weight": 5.0}, weights={"a": 0.5, "b": 0.5}))[0] == 0.75
     assert combine(PARTS, own)[0] == 7.5
     assert graph(weights={"b": 1.0}).weighting == {"a": 0.0, "b": 1.0}
-
-
-def test_a_term_that_weighs_nothing_cannot_leave_a_reply_unscored():
     assert combine(PARTS, graph(weights={"b": 2.0})).tolist() == [1, 8, 2]
     assert combine(PARTS, graph({"weight": 0.0}, aggregate="mean")).tolist() == [0.5, 4, 1]
 
@@ -77,23 +68,16 @@ def test_no_margin_claims_more_than_the_largest_confidence():
     ("text", "stated"),
     [
         ("Paris. Confidence: 8/10", 0.8),
-        ("Paris. confidence: 8 out of 10.", 0.8),
         ("Paris. Confidence: 80%", 0.8),
-        ("Paris. Confidence is 80 percent", 0.8),
         ("Paris. Confidence level: 7", 0.7),
         ("Paris. Confidence: 0.65", 0.65),
         ("Paris.\n\n**Confidence:** 8/10", 0.8),
-        ("Paris. **Confidence**: 8", 0.8),
         ("Paris. Confidence: 85", 0.85),
         ("Paris. I am 90% sure.", 0.9),
-        ("Paris. I'm 9 out of 10 confident", 0.9),
         ("Confidence: 2/10. No, confidence: 9/10", 0.9),
         ("Confidence: 12/10", 1.0),
-        ("Confidence: 3/5", 0.6),
         ("Confidence: 5/0", math.nan),
         ("8 out of 10 dentists say so; 80% of them.", math.nan),
-        ("With confidence, yes.", math.nan),
-        ("", math.nan),
     ],
 )
 def test_a_stated_confidence_is_read(text, stated):
@@ -139,12 +123,6 @@ def test_ppo_c_by_hand_and_its_state():
     assert np.isnan(found.parts["confidence"][1]) and found.parts["aggregate"].tolist() == [2, 4]
 
 
-def test_low_confidence_is_worth_more_when_the_reply_is_poor():
-    reward = confident_graph()
-    sure, unsure = reward(said(["p"] * 2, ["-2 Confidence: 9/10", "-2 Confidence: 1/10"])).total_N
-    assert unsure > -2 > sure
-
-
 def world(values: list[float], directory):
     pairs = [Pair("p", " ".join(["word"] * int(value)), "x") for value in values]
     return SimpleNamespace(
@@ -187,9 +165,6 @@ def test_what_later_nodes_change_is_kept_as_it_was():
         ({"weights": {"a": 1.0, "b": -1.0}, "aggregate": "mean"}, "divides by the sum"),
         ({"weights": {"a": math.nan}}, "finite"),
         ({"ceiling": 1.0, "max_confidence": 0.9}, "set the same bound"),
-        ({"max_confidence": 0.4}, "max_confidence=0.4"),
-        ({"confidence_weight": -1.0}, "confidence_weight=-1.0"),
-        ({"ddof": 2}, "ddof=2"),
     ],
 )
 def test_graphs_that_make_no_sense(settings, message):

@@ -39,15 +39,11 @@ def test_the_results_of_the_calculator_are_appended_to_the_lines(text, read):
     [
         ("5 + 3 = 8\n8 * 2 = 17\n#### 17", [True, False]),
         ("Natalia sold 48/2 = <<48/2=24>>24 clips in May.", [True]),
-        ("She pays $5 x 3 = $15, then 15 - 4 = 11.", [True, True]),
         ("(2 + 3) × 4 = 20 = 10 + 10", [True, True]),
         ("2 + 3 = 5 + 1 = 6", [False, True]),
         ("10 / 3 = 3.33 and 10 / 3 = 3", [True, False]),
-        ("1,200 + 300 = 1,500", [True]),
         ("- 3 + 4 = 7\n* 2 * 2 = 4", [True, True]),
         ("7 / 0 = 0", []),
-        ("Step 1. 3 + 4 = 7. Step 2. 7 - 1 = 6.", [True, True]),
-        ("x = 5 and 5 = 5 and 12 = 13", []),
         ("__import__('os').system('x') = 1 + 1", []),
         ("12/60 = 20%, 10/4 = 2 R 2, 4 + 4 = 2^3, 3^2 + 1 = 10, sqrt(16) + 2 + 1 = 7", []),  # parts of expressions
         ("x - 5 - 3 = 12 and f(3) = 3 + 2 = 5", [True]),

@@ -15,15 +15,11 @@ from rlhf_lab.results.outcome import outcome
 from rlhf_lab.results.rundir import input_directory
 
 
-def test_a_run_is_itself_and_a_job_names_its_run(tmp_path: Path) -> None:
+def test_a_job_names_its_run_or_says_why_there_is_none(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     assert find_run(run) == run
-    study = write_study(tmp_path, seeds=1)
-    assert find_run(study / "jobs" / "0") == study / "jobs" / "0" / "run"
-
-
-def test_a_job_without_a_run_says_why(tmp_path: Path) -> None:
     job = write_study(tmp_path, seeds=1) / "jobs" / "0"
+    assert find_run(job) == job / "run"
     (job / "job.json").write_text(json.dumps({"status": "failed", "error": "Traceback\nNumericError: NaN"}))
     with pytest.raises(DataError, match=r"started no run \(failed: NumericError: NaN\)"):
         find_run(job)

@@ -27,14 +27,6 @@ def test_a_saved_model_generates_with_a_cache_and_its_tokenizer_knows_its_length
     assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == 64
 
 
-def test_a_length_that_the_tokenizer_was_given_stays(tmp_path: Path) -> None:
-    tokenizer = gpt2_tokenizer(["some words to learn"])
-    tokenizer.model_max_length = 32
-    settings = Scratch(family="llama", hidden=16, layers=1, heads=2, max_positions=64)
-    save_model(scratch_policy(settings, tokenizer, seed=0), Encoder(tokenizer), tmp_path)
-    assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == 32
-
-
 @pytest.mark.parametrize(
     "invalid", [{"temperature": 0.9, "top_p": 0.6}, {"do_sample": False, "top_k": 3, "pad_token_id": -1}]
 )

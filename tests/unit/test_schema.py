@@ -45,12 +45,10 @@ def build(**values):
         ({"rate": 2}, 2.0),
         ({"rate": "1e-4"}, 1e-4),  # YAML 1.1 reads 1e-4 as text
         ({"limit": None}, None),
-        ({"limit": 3}, 3),
         ({"either": "a"}, "a"),
         ({"betas": [0.5, 1]}, (0.5, 1.0)),
         ({"items": [1, 2]}, [1, 2]),
         ({"table": {"a": 1}}, {"a": 1.0}),
-        ({"mode": "slow"}, "slow"),
         ({"inner": {"weight": 2}}, Inner(2.0)),
     ],
 )
@@ -66,11 +64,8 @@ def test_values_that_fit(values, expected):
     ("values", "problem"),
     [
         ({"count": "many"}, "o.count=many is text, expected a whole number"),
-        ({"count": 1.5}, "o.count=1.5 is a number, expected a whole number"),
         ({"count": True}, "o.count=True is true/false, expected a whole number"),
-        ({"count": None}, "o.count=None is empty, expected a whole number"),
         ({"rate": "hot"}, "o.rate=hot is text, expected a number"),
-        ({"rate": False}, "o.rate=False is true/false, expected a number"),
         ({"flag": 1}, "o.flag=1 is a whole number, expected true or false"),
         (
             {"name": 3},
@@ -78,13 +73,9 @@ def test_values_that_fit(values, expected):
             'quote it, o.name=\'"3"\' on a command line or name: "3" in a file',
         ),
         ({"mode": "fats"}, "o.mode=fats is not one of fast, slow; did you mean fast?"),
-        ({"limit": "x"}, "o.limit=x is text, expected a whole number"),
-        ({"items": 3}, "o.items=3 is a whole number, expected a list such as [a,b]"),
         ({"items": [1, "b"]}, "o.items[1]=b is text, expected a whole number"),
         ({"table": {"a": "b"}}, "o.table.a=b is text, expected a number"),
-        ({"table": 1}, "o.table=1 is a whole number, expected a mapping {name: value}"),
         ({"inner": {"wieght": 1}}, "o.inner.wieght is not a setting; did you mean weight?"),
-        ({"inner": 3}, "o.inner=3 is a whole number, expected a mapping with keys of Inner"),
         ({"cuont": 3}, "o.cuont is not a setting; did you mean count?"),
         ({"count": 0}, "o.count=0 must be at least 1"),
     ],

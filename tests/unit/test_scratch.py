@@ -68,13 +68,6 @@ def test_a_directory_of_another_machine_or_user_stays(tmp_path):
     assert elsewhere.is_dir() and without_owner.is_dir()
 
 
-def test_a_directory_that_was_cleared_is_made_again(tmp_path):
-    own = scratch_dir(tmp_path)
-    scratch._remove_at_exit(own, os.getpid())
-    again = scratch_dir(tmp_path)
-    assert again.is_dir() and again != own
-
-
 def test_a_forked_process_leaves_the_directory_that_it_shares(tmp_path):
     own = scratch_dir(tmp_path)
     child = os.fork()

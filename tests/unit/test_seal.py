@@ -39,16 +39,13 @@ def stage(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_stage_as_it_was_completed_passes(stage):
-    check(stage)
-    (stage / "report.html").unlink()
-    check(stage)
-
-
-def test_coreutils_agree(stage):
+def test_a_stage_as_it_was_completed_passes_here_and_in_coreutils(stage):
     done = subprocess.run(["sha256sum", "-c", "--strict", seal.NAME], cwd=stage, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(": OK") == 6  # config, manifest, metrics, two models, result
+    check(stage)
+    (stage / "report.html").unlink()
+    check(stage)
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "model/members/1/model.safetensors", "result.json"])
@@ -65,13 +62,6 @@ def test_damage_is_named_with_a_remedy(stage, name, way):
     assert way in str(error.value)
     assert "Restore from a copy, or delete" in str(error.value)
     assert str(error.value).count("model.safetensors") == name.count("model.safetensors")  # no other file is blamed
-
-
-def test_a_digit_of_a_result_is_not_believed(stage):
-    text = (stage / "result.json").read_text()
-    (stage / "result.json").write_text(text.replace("0.5", "0.6"))
-    with pytest.raises(ArtifactError, match="has changed"):
-        check(stage)
 
 
 def test_a_kill_between_seal_and_result_is_an_unfinished_stage(stage):

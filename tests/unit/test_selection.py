@@ -36,14 +36,11 @@ def test_folds_never_share_a_prompt_and_are_about_equally_large():
     assert prompt_folds(["a", "b"], 2, seed=0).tolist() in ([0, 1], [1, 0])
 
 
-def test_the_top_share_by_hand():
+def test_the_top_share_by_hand_counts_folds_equally():
     values = np.array([0.1, 3.0, 2.0, 0.5, 9.0, 0.2])
     assert top_fraction(values, 0.5, ONE_FOLD).tolist() == [1, 2, 4]
     assert top_fraction(values, 0.01, ONE_FOLD).tolist() == [4]
-
-
-def test_folds_count_equally_whatever_their_scale():
-    """The second fold's model has margins ten times as large; by value it would have all positions."""
+    # The second fold's model has margins ten times as large; by value it would have all positions.
     values = np.array([0.1, 0.3, 0.2, 0.4, 1.0, 3.0, 2.0, 4.0])
     fold_N = np.repeat([0, 1], 4)
     assert top_fraction(values, 0.5, fold_N).tolist() == [1, 3, 5, 7]
@@ -124,14 +121,11 @@ def test_what_decides_nothing_is_no_other_selection():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (lambda: Selection(by="margin", keep=0.0), "keep=0.0"),
         (lambda: Selection(keep=0.25), "keep=0.25 selects nothing without selection.by"),
-        (lambda: RewardModel(max_pairs=-1), "max_pairs=-1"),
         (lambda: RewardModel(selection=Selection(by="difficulty")), "algorithm=dpo"),
         (lambda: DPO(loss="ipo", selection=Selection(by="difficulty")), "loss=sigmoid"),
         (lambda: CrossFit(selection=Selection(by="agreement", keep=0.5)), "labels of a fold"),
         (lambda: CrossFit(selection=Selection(by="margin", source="in_sample")), "labels of a fold"),
-        (lambda: CrossFit(folds=1), "folds=1"),
         (lambda: GRPO(filter_pool=8), "filter_pool=8"),
         (lambda: GRPO(rollout_filter="best_worst", filter_pool=4), "above group_size=4"),
         (lambda: PPO(rollout_filter="best_worst", filter_pool=4), "group_size=2"),

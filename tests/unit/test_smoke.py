@@ -137,11 +137,6 @@ def test_no_more_replies_are_chosen_from_than_the_stage_before_saves(model):
         assert stage.config.algorithm.choose_from <= rollouts.config.algorithm.samples
 
 
-def test_another_size_is_another_run():
-    assert planned("sft", "size=smoke").key != planned("sft").key
-    assert planned("sft", "size=full").key == planned("sft").key
-
-
 @pytest.mark.parametrize("group", ["algorithm", "data", "rollout"])
 def test_smoke_tables_name_settings(group):
     classes: list[Any] = [registry.settings_class(group, kind) for kind in registry.kinds(group)]

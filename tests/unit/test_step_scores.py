@@ -89,9 +89,6 @@ def test_each_half_is_judged_by_the_others_threshold():
     scores, half = np.arange(20.0), np.arange(20) >= 10
     flagged = flagged_at(scores, np.ones(20, bool), half, 0.10)
     assert flagged.tolist() == [1.0] * 10 + [0.0] * 10
-
-
-def test_without_sound_solutions_nothing_is_known():
     assert np.isnan(flagged_at([0.1, 0.9, 0.2], [False] * 3, [True, False, True], 0.1)).all()
 
 
@@ -122,12 +119,9 @@ def test_votes_by_hand():
     assert vote_of_n(["7", "8"], [1, 0], [1, 1], 2, 1, rng) == 0.5
 
 
-def test_pass_at_k_is_best_of_n_by_the_truth():
+def test_best_of_n_by_hand():
     """1 − C(N−c, k)/C(N, k): 2 right of 5, k = 2: 1 − 3/10; k = 4: 1."""
     correct = [1, 0, 0, 1, 0]
     assert best_of_n(correct, correct, [1, 2, 4]) == pytest.approx([0.4, 0.7, 1.0])
-
-
-def test_best_of_two_by_hand():
-    """Scores .9, .5, .1 and answers wrong, right, wrong: the pairs choose wrong, wrong, right."""
+    # Scores .9, .5, .1 and answers wrong, right, wrong: the pairs choose wrong, wrong, right.
     assert best_of_n([0.9, 0.5, 0.1], [0, 1, 0], [2]) == pytest.approx([1 / 3])

@@ -11,9 +11,8 @@ from synthetic_runs import write_study
 
 from rlhf_lab import main
 from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
-from rlhf_lab.cli.study_sets import ABLATIONS, TRANSFER, prepare
+from rlhf_lab.cli.study_sets import ABLATIONS, prepare
 from rlhf_lab.config import inventory
-from rlhf_lab.config.compose import check_command
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports.study.overview import write_overview
 from rlhf_lab.results.wording import judged_title
@@ -43,7 +42,6 @@ def test_every_study_gets_the_size_that_it_has(monkeypatch, tmp_path):
     [
         (["size=tiny"], "size=tiny is not one of smoke, quick, full"),
         (["+recipe=dpo"], "ablations takes a size and overrides of settings"),
-        (["study.proceses=1"], "study.proceses is not a setting; did you mean processes?"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_runs(arguments, message):
@@ -104,16 +102,6 @@ def test_one_table_shows_all_domains(tmp_path):
     for mean in means:
         assert mean.replace("-", "−").removeprefix("0") in rows[0]
     assert page.read_text().index('aria-label="table"') < page.read_text().index("Full page of study/one")
-
-
-def test_the_domains_share_levels_and_metric():
-    """Otherwise the table would have a column per study."""
-    installed = [name for name in TRANSFER.recipes if name in inventory.recipes()]
-    studies = [check_command([f"+recipe={name}"]).study for name in installed]
-    assert len(studies) >= 2
-    assert len({study.metrics[0] for study in studies}) == 1
-    labels = [{study.labels[study.compare][level] for level in study.sweep[study.compare]} for study in studies]
-    assert all(of_study == labels[0] for of_study in labels)
 
 
 @pytest.mark.slow

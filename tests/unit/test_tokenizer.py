@@ -25,20 +25,11 @@ def test_any_text_survives(tokenizer, text):
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-@pytest.mark.parametrize("text", ["Zoë’s naïve 東京 🗼\x00\t\n", "\u2028\u200d", "  two  spaces ", "\n\n\n"])
-def test_awkward_texts_survive(tokenizer, text):
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_closed_vocabulary_is_one_token_a_word():
+def test_closed_vocabulary_is_one_token_a_word_and_other_words_are_bytes():
     tokenizer = train_tokenizer(TEXTS, 4096)
     pieces = ["\n\nHuman:", " When", " does", " the", " museum", " open", "?", "\n\nAssistant:", " The", " museum"]
     pieces += [" opens", " at", " 9", "."]
     assert [tokenizer.decode([i]) for i in tokenizer(TEXTS[0])["input_ids"]] == pieces
-
-
-def test_a_word_outside_the_vocabulary_becomes_bytes():
-    tokenizer = train_tokenizer(TEXTS, 4096)
     assert len(tokenizer(" xyz")["input_ids"]) == 4
 
 
@@ -46,10 +37,6 @@ def test_vocabulary_limit_and_special_tokens(tokenizer):
     assert len(tokenizer) <= 4096
     assert tokenizer.eos_token_id != tokenizer.pad_token_id
     assert tokenizer("")["input_ids"] == []
-
-
-def test_bpe_stays_within_its_limit():
-    assert len(train_tokenizer([f"word{i} thing{i * 7}" for i in range(3000)], 350)) == 350
 
 
 def test_training_is_deterministic_and_survives_saving(tmp_path):

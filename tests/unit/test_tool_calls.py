@@ -9,7 +9,7 @@ from support import bpe, gpt2_tokenizer
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.tools import MALFORMED, Tool, call_tool, function_call, text_tool
-from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
+from rlhf_lab.data.transcript import response_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tool_calls import CallFormat
 
@@ -142,39 +142,40 @@ def test_what_the_template_shows_is_what_is_read(encoder, family, calls, content
     assert message["content"] == (thoughts + content).strip()
 
 
-def test_text_alone_is_text(encoder):
+def test_text_alone_is_text_up_to_a_stop_text(encoder):
     for text in ("Oslo has 709,000 people.", '{"city": "Oslo"}', "[1, 2]", '{"name": "Oslo"}', "<b>", ""):
         ids = said(encoder, text)
         assert encoder.message(ids) == {"role": "assistant", "content": encoder.text(ids)}
         assert encoder.text(ids) == text
-
-
-def test_stop_texts_end_a_message(encoder):
     ids = said(encoder, "look up Oslo\nObservation: 709,000")
     assert encoder.message(ids, stop=["\nObservation:"])["content"] == "look up Oslo"
 
 
-def test_hermes_calls_between_text():
+def test_hermes_calls_between_text_and_behind_a_broken_one():
     encoder = encoder_of(*TEMPLATES["hermes"])
     call = '<tool_call>{"name": "search", "arguments": {"city": "Oslo"}}</tool_call>'
     message = encoder.message(said(encoder, f"look\n{call}\nand\n{call}"))
     assert calls_in(message) == [("search", {"city": "Oslo"})] * 2
     assert message["content"] == "look\n\nand"
+    good = '<tool_call>\n{"name": "search", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    message = encoder.message(said(encoder, f'<tool_call>\n{{"name": "search"\n</tool_call>\n{good}'))
+    assert [set(arguments) for _, arguments in calls_in(message)] == [{MALFORMED}, {"city"}]
+    arguments = {"a": 1, "b": [True, None], "c": {"d": "</tool_call>"}, "e": "é\n"}
+    ids = said(
+        encoder, f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
+    )
+    assert calls_in(encoder.message(ids)) == [("f", arguments)]
 
 
 @pytest.mark.parametrize(
     "family, text, name",
     [
         ("hermes", '<tool_call>\n{"name": "search", "arguments": {"city": "Os\n</tool_call>', "search"),
-        ("hermes", '<tool_call>\n{"name": "search", "arguments": {"city": "Os', "search"),
         ("hermes", "<tool_call>search Oslo</tool_call>", ""),
-        ("hermes", '<tool_call>[{"name": "search"}]</tool_call>', "search"),
-        ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"city": ', "search"),
         ("name_first", '[TOOL_CALLS]search[ARGS]{"city": "Os', "search"),
         ("name_first", "[TOOL_CALLS]search Oslo", "search Oslo"),
         ("function", '<function=search>{"city": Oslo}</function>', "search"),
         ("coder", "<tool_call>\n<function=search>\n<parameter=city>\nOslo\n</function>\n</tool_call>", "search"),
-        ("coder", "<tool_call>\n<function=search>\n<parameter=city>\nOs", "search"),
         ("ids", '[TOOL_CALLS]search[CALL_ID]abcdefghi[ARGS]{"city": ', "search"),
     ],
 )
@@ -187,21 +188,12 @@ def test_calls_that_cannot_be_read_are_calls(family, text, name):
     assert message["content"] == ""
 
 
-def test_a_broken_call_does_not_hide_the_next():
-    encoder = encoder_of(*TEMPLATES["hermes"])
-    good = '<tool_call>\n{"name": "search", "arguments": {"city": "Oslo"}}\n</tool_call>'
-    message = encoder.message(said(encoder, f'<tool_call>\n{{"name": "search"\n</tool_call>\n{good}'))
-    assert [set(arguments) for _, arguments in calls_in(message)] == [{MALFORMED}, {"city"}]
-
-
 @pytest.mark.parametrize(
     "text",
     [
         '<|python_tag|>{"name": "search", "parameters": {"city": "Oslo"}}',
         '{"type": "function", "name": "search", "parameters": {"city": "Oslo"}}',
-        '{"function": "search", "parameters": {"city": "Oslo"}}',
         '{"type": "function", "function": {"name": "search", "arguments": "{\\"city\\": \\"Oslo\\"}"}}',
-        ' {"name": "search", "parameters": {"city": "Oslo"}}\n',
     ],
 )
 def test_what_models_of_llama_make_of_it(text):
@@ -270,15 +262,6 @@ def test_a_plain_transcript_has_calls_too():
     assert not_calls == {"role": "assistant", "content": "look\n\nCalls: [1, 2]"}
 
 
-def test_arguments_are_kept_as_json():
-    encoder = encoder_of(*TEMPLATES["hermes"])
-    arguments = {"a": 1, "b": [True, None], "c": {"d": "</tool_call>"}, "e": "é\n"}
-    ids = said(
-        encoder, f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
-    )
-    assert calls_in(encoder.message(ids)) == [("f", arguments)]
-
-
 def test_elements_hold_any_text():
     """A value is text whatever it looks like, and may hold what ends an element."""
     encoder = encoder_of(*TEMPLATES["coder"])
@@ -289,14 +272,6 @@ def test_elements_hold_any_text():
     message = encoder.message(ids)
     assert message["content"] == "try"
     assert calls_in(message) == [("run", call["function"]["arguments"]), ("search", {"city": "Oslo"})]
-
-
-def test_a_broken_element_does_not_hide_the_next_call():
-    encoder = encoder_of(*TEMPLATES["coder"])
-    good = "<tool_call>\n<function=search>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
-    broken = good.replace("</parameter>\n", "")
-    message = encoder.message(said(encoder, f"{broken}\n{good}"))
-    assert [set(arguments) for _, arguments in calls_in(message)] == [{MALFORMED}, {"city"}]
 
 
 def test_arguments_written_as_text_get_the_types_that_a_tool_declares():
@@ -339,15 +314,3 @@ def test_text_that_the_template_drops_beside_a_call_is_not_learned(family):
     assert rendered.endswith(encoder.tokenizer.decode(ids))
     if family == "llama":  # the other template wants to know its tools
         assert encoder.response(response_text(speaking)) == ids
-
-
-def test_prompts_show_tools_calls_and_results(encoder, family):
-    if family in ("mistral", "name_first", "ids"):
-        pytest.skip("results have a form of their own there")
-    messages = [
-        {"role": "user", "content": "how many"},
-        {"role": "assistant", "content": "", "tool_calls": [OSLO]},
-        {"role": "tool", "content": "709,000", "tool_call_id": "call00000"},
-    ]
-    shown = encoder.tokenizer.decode(encoder.prompt(render_prompt(messages, [SEARCH])))
-    assert "Looks a city up." in shown and "Oslo" in shown and "709,000" in shown

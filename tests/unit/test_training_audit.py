@@ -11,7 +11,6 @@ import torch
 from support import checked, planned, said, toy_rows, write_pairs
 from torch import nn
 
-from rlhf_lab.core import packs
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
@@ -138,11 +137,6 @@ def test_an_alarm_is_reported_once(auditor, monkeypatch):
     assert totals["audit/alarm"] == 1 and totals["audit/alarm_at"] == at and totals["audit/certified_at"] == 0
 
 
-def test_the_number_of_losses_in_a_row_that_raises_an_alarm(auditor):
-    """A lower alpha needs more evidence: 1/0.05 = 20, 1/0.001 = 1000."""
-    assert losses_until_alarm(auditor(0.0)) < losses_until_alarm(auditor(0.0, alpha=0.001))
-
-
 def test_stop_restores_the_policy_that_was_certified_last(auditor):
     """Three iterations are won, later ones lost. A window of 24 wins and 8 losses still certifies:
     0.75 − √(log(400)/64) = 0.444; with 16 losses 0.6 − √(log(400)/80) = 0.326 does not, as the limit is 0.4.
@@ -180,7 +174,7 @@ def test_nothing_is_certified_after_an_alarm(auditor):
     assert made.lower_bound() > 0.5 and made.certified_at == 0
 
 
-def test_pause_asks_before_training_goes_on(auditor):
+def test_pause_asks_before_training_goes_on_if_it_can(auditor):
     paused = auditor(0.0, action="pause")
     losses_until_alarm(paused)
     assert "alerts.continue_paused=true" in paused.pause
@@ -190,9 +184,6 @@ def test_pause_asks_before_training_goes_on(auditor):
     again = auditor(0.0, action="pause")
     again.load_state_dict(paused.state_dict())
     assert again.pause == paused.pause
-
-
-def test_the_final_policy_cannot_be_paused(auditor):
     made = auditor(0.0, action="pause", labels_from="gold")
     while made.alarm_at is None:  # `token_budget` may end training before the last planned iteration
         made.check(7, final=True)
@@ -298,12 +289,6 @@ def test_what_cannot_be_audited_is_refused(tmp_path):
         checked("ppo", ON, "reward.audit.from=gold")
 
 
-def test_every_comparer_is_a_function_of_a_run():
-    found = packs.named("comparers")
-    assert found["gold"] == "rlhf_lab.monitoring.audit:by_gold"
-    assert all(callable(packs.load(reference)) for reference in found.values())
-
-
 # --- report ------------------------------------------------------------------------------------------------------
 
 
@@ -318,13 +303,3 @@ def test_the_section_of_a_report(auditor, tmp_path):
     assert len(section.figures) == 2 and len(section.table.rows) == 8 and section.table.rows[0][0] == "7"
     (tmp_path / "audit.jsonl").unlink()
     assert audited(SimpleNamespace(path=tmp_path, settings=settings)) is None
-
-
-def test_a_section_without_answers_or_losses(auditor, tmp_path):
-    auditor(float("nan")).check(1)
-    settings = {"reward": {"audit": {"alpha": 0.05, "delta": 0.1, "labels_from": "gold"}}}
-    section = audited(SimpleNamespace(path=tmp_path, settings=settings))
-    assert section.note.startswith(
-        "No alarm: the largest e-value was 1, below 20 (8 comparisons, 8 of them unanswered)"
-    )
-    assert section.table is None

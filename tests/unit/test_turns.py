@@ -8,7 +8,6 @@ from test_chat import FAMILIES, TOOLS_TEMPLATE, tokenizer_of
 
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.models.row_file import RowFile
 from rlhf_lab.models.turns import conversation_row
 
 TALK = [
@@ -47,12 +46,15 @@ def test_every_turn_of_the_assistant_is_learned_with_its_end(name):
     assert "".join(encoder.tokenizer.decode([*row[0], *row[1]]).split()) == "".join(written[:end].split())
 
 
-def test_only_the_completion_of_a_row_may_be_learned():
+def test_only_the_completion_of_a_row_may_be_learned_and_a_long_row_is_cut_with_its_mask():
     encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
     for learn_from in (None, 2):
         row, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from)
         assert row == encoder.row(render_prompt(TALK), ANSWER, 400)
         assert all(mask)
+    full, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from=0)
+    cut, cut_mask = conversation_row(encoder, render_prompt(TALK), ANSWER, len(full[0]) + 9, learn_from=0)
+    assert cut == (full[0], full[1][:9]) and cut_mask == mask[:9]
 
 
 def test_a_plain_transcript_ends_each_learned_turn_with_eos():
@@ -96,23 +98,3 @@ def test_calls_of_tools_are_learned_and_their_results_are_not():
     assert row[1].count(end) == 3, "what a tool writes ends no turn"
     response = response_text({"role": "assistant", "content": "hello", "tool_calls": [call]})
     assert tokenizer.decode(encoder.response(response)) == "hello<call>now</call><|im_end|>"
-
-
-def test_a_long_conversation_is_cut_at_its_end_and_its_mask_with_it():
-    encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
-    full, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from=0)
-    cut, cut_mask = conversation_row(encoder, render_prompt(TALK), ANSWER, len(full[0]) + 9, learn_from=0)
-    assert cut == (full[0], full[1][:9]) and cut_mask == mask[:9]
-
-
-def test_rows_on_disk_are_those_that_were_put_there():
-    rows = [(([1, 2], [3, 4]), [True, False]), (([], [0, 70_000]), [False, True]), (([5], []), [])]
-    file = RowFile()
-    for row in rows:
-        file.append(row)
-    assert list(file) == rows and len(file) == 3 and file[1] == rows[1] and file[1:] == rows[1:]
-    file.append(rows[0])
-    assert file[3] == rows[0]
-    for index in (4, -1):
-        with pytest.raises(IndexError, match=f"row {index} of 4"):
-            file[index]

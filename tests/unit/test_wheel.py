@@ -49,7 +49,7 @@ def command(installed: Path, elsewhere: Path, *arguments: str, timeout_s: float 
     return rest
 
 
-def test_wheel_holds_every_file_of_the_package(installed: Path) -> None:
+def test_wheel_holds_every_file_of_the_package_and_the_console_script(installed: Path) -> None:
     sources = {
         "rlhf_lab": [p for p in (ROOT / "rlhf_lab").rglob("*") if p.is_file() and "__pycache__" not in p.parts],
         "rlhf_lab/conf": list((ROOT / "conf").rglob("*.yaml")),
@@ -61,9 +61,6 @@ def test_wheel_holds_every_file_of_the_package(installed: Path) -> None:
         missing = [p for p in files if not (installed / target / p.relative_to(base)).is_file()]
         assert not missing, f"not in the wheel: {missing}"
     assert (installed / "rlhf_lab/reports/templates/report.html.j2").is_file()
-
-
-def test_wheel_has_the_console_script(installed: Path) -> None:
     (entry_points,) = installed.glob("rlhf_lab-*.dist-info/entry_points.txt")
     assert "rlhf-lab = rlhf_lab.__main__:main" in entry_points.read_text()
 

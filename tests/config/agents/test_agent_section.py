@@ -78,10 +78,3 @@ def test_an_agent_of_the_user_is_known_by_its_file(running_agents, tmp_path):
     before = planned("sft", *overrides).code_key
     file.write_text("class Mine: pass")
     assert planned("sft", *overrides).code_key != before
-
-
-def test_native_calls_are_not_asked_for_in_brief():
-    problem = r"agent\.calls=native with prompt=brief: .*; choose calls=text or prompt=instructions"
-    with pytest.raises(ConfigError, match=problem):
-        checked("sft", *SERVICE, "agent.calls=native", "agent.prompt=brief")
-    assert checked("sft", *SERVICE, "agent.calls=native").agent.calls == "native"

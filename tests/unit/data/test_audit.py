@@ -138,33 +138,6 @@ def test_checks_that_cannot_run_are_named():
         audit(CLEAN).count(module.TRUNCATED, "train")
 
 
-def test_longer_wins_with_ties_as_losses():
-    pairs = [pair(chosen="aaa", rejected="b"), pair(chosen="a", rejected="b"), pair(chosen="a", rejected="bb")]
-    statistics = audit(corpus(*pairs, pair(chosen="aaaa", rejected="b"))).statistics
-    assert statistics["train/longer wins"] == 0.5
-    assert statistics["train/length ties"] == 1
-
-
-def test_drops_of_the_loader_are_findings():
-    loaded = LoadReport(rows=10, kept=8, dropped={"identical replies": 2}, statistics={"longer wins": 0.25})
-    report = audit(Corpus("sample", [pair()], [], "0", report={"train": loaded}))
-    assert report.count("dropped: identical replies", "train") == 2
-    assert report.statistics["train/longer wins, all rows read"] == 0.25
-
-
-def test_the_report_prints_findings_with_an_example():
-    bad = pair(rejected="", source="file.jsonl:7")
-    console = Console(file=io.StringIO(), width=200)
-    console.print(render(audit(corpus(pair("[bold]ok?"), bad))))
-    text = console.file.getvalue()
-    assert "empty rejected" in text
-    assert "1 of 2 pairs" in text
-    assert "50.00%" in text
-    assert "file.jsonl:7 …Human: What is a noun?" in text
-    assert "Checked, none found: empty chosen" in text
-    assert "Not checked: longer than max_length" in text
-
-
 def test_what_the_loader_dropped_is_not_said_to_be_none_found():
     loaded = LoadReport(rows=10, kept=1, dropped={"empty chosen": 4})
     console = Console(file=io.StringIO(), width=200)

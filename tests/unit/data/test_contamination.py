@@ -29,25 +29,19 @@ def test_the_share_is_of_the_items_n_grams():
     )
     # one word in the middle changed: none of the three is left
     assert items.find(ITEM.replace("five", "5")) is None
+    other = "zero " + ITEM.removesuffix(" ten")
+    assert EvaluationItems([other, ITEM]).find(ITEM).item == ITEM
 
 
-def test_a_short_item_counts_only_as_a_whole_turn():
+def test_a_short_item_counts_only_as_a_whole_turn_and_any_item_in_a_reply():
     items = EvaluationItems(["How are you?"])
     assert items.find("Tell me: how are you today") is None
     assert items.find("how are you") == Match("How are you?", 1.0)
     assert items.find("\n\nHuman: How are you?\n\nAssistant: Fine.\n\nHuman: Good.\n\nAssistant:").share == 1.0
-
-
-def test_an_item_may_stand_in_a_reply():
     items = EvaluationItems([prompt_text(ITEM)])
     assert items.find_in(Pair(prompt_text("hi"), "no", f"You asked: {ITEM}")).share == 1.0
     assert items.find_in(Pair(prompt_text("hi"), "no", "yes")) is None
     assert len(EvaluationItems([ITEM, ITEM, "short", "", "  "])) == 2
-
-
-def test_the_item_with_the_largest_share_is_named():
-    other = "zero " + ITEM.removesuffix(" ten")
-    assert EvaluationItems([other, ITEM]).find(ITEM).item == ITEM
 
 
 def test_an_item_that_is_there_whole_comes_before_half_of_a_longer_one():

@@ -34,12 +34,9 @@ def test_a_world_is_drawn_small_alone_and_in_a_mix(tmp_path):
     assert mixed is not None and len(mixed.train) <= 16 and mixed.answers
 
 
-def test_a_hub_and_an_environment_are_left_alone(tmp_path):
+def test_what_has_no_file_here_is_left_alone_or_named(tmp_path):
     assert few_rows(Pairs(path="owner/name")) is None
     assert few_rows(Mix(sources={"hub": {"kind": "pairs", "path": "owner/name"}})) is None
     assert few_rows(ForeignEnvironment(style="verifiers", environment="name")) is None
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match="there is no such file"):
         few_rows(Pairs(path=str(tmp_path / "rows.jsonl")))

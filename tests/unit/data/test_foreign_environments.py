@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_lab.config import registry
 from rlhf_lab.core.episodes import Finishing, Step, Task
 from rlhf_lab.core.errors import ConfigError, DataError, LabError, MissingDependency
 from rlhf_lab.data import environment
@@ -86,20 +85,10 @@ def test_a_class_for_trl_is_an_environment(counter):
     assert (step.done, step.reward) == (False, 0.0)
     assert step.messages == [{"role": "tool", "content": f"total {goal}", "name": "add"}]
     assert world.step(state, "Answer: done") == Step(reward=1.0, done=True)
-
-
-def test_what_a_tool_raises_is_what_the_policy_reads(counter):
-    world = environment.build(ForeignEnvironment(**counter)).environment
-    state = world.reset(world.tasks("train")[0], seed=0)
-    messages = world.step(state, "Action: add[-1]").messages
-    assert messages[0]["content"] == "error: only up"
-
-
-def test_native_calls_are_made_with_their_ids(counter):
-    corpus = environment.build(ForeignEnvironment(**counter))
-    state = corpus.environment.reset(first_task(corpus), seed=0)
+    # a native call is made with its id
+    state = world.reset(task, seed=0)
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"amount": 2}}}
-    step = corpus.environment.step(state, "\n\nCalls: " + json.dumps([call]))
+    step = world.step(state, "\n\nCalls: " + json.dumps([call]))
     assert step.messages == [{"role": "tool", "content": "total 2", "name": "add", "tool_call_id": "c1"}]
 
 
@@ -111,7 +100,7 @@ def test_json_that_is_no_call_calls_nothing(counter, typed):
     assert corpus.environment.step(state, "\n\nCalls: " + json.dumps(typed)).done
 
 
-def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):
+def test_an_episode_is_rewarded_though_it_ends_with_a_call_or_without_room(counter):
     corpus = environment.build(ForeignEnvironment(**counter))
     task = first_task(corpus)
     state = corpus.environment.reset(task, seed=0)
@@ -119,6 +108,10 @@ def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):
         assert not corpus.environment.step(state, "Action: add[0]").done
     last = corpus.environment.step(state, "Action: nothing")
     assert last.done and last.reward == 0.0
+    state = corpus.environment.reset(task, seed=0)
+    assert not corpus.environment.step(state, f"Action: add[{task.metadata['goal']}]").done
+    assert isinstance(corpus.environment, Finishing)
+    assert corpus.environment.finish(state) == 1.0
 
 
 def test_a_tool_without_types_is_named():
@@ -130,15 +123,6 @@ def test_a_tool_without_types_is_named():
 
     with pytest.raises(ConfigError, match="the tool move of Untyped cannot be described"):
         tools_of(Untyped())
-
-
-def test_an_episode_without_room_is_rewarded_as_it_stands(counter):
-    corpus = environment.build(ForeignEnvironment(**counter))
-    task = first_task(corpus)
-    state = corpus.environment.reset(task, seed=0)
-    assert not corpus.environment.step(state, f"Action: add[{task.metadata['goal']}]").done
-    assert isinstance(corpus.environment, Finishing)
-    assert corpus.environment.finish(state) == 1.0
 
 
 def test_rows_that_differ_only_in_what_the_environment_receives_are_refused(counter):
@@ -187,11 +171,9 @@ def test_an_object_without_the_methods_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "environment is not set"),
         ({"environment": "counter"}, "is not of the form FILE.py:NAME"),
         ({"environment": "a.py:b", "path": "x.jsonl"}, "is not used with style=lab"),
         ({"environment": "a.py:b", "style": "trl"}, "path is not set"),
-        ({"environment": "a.py:b", "max_turns": 0}, "max_turns=0"),
     ],
 )
 def test_wrong_settings(changes, message):
@@ -218,7 +200,7 @@ class FakeClient:
         self.closed = True
 
 
-def test_a_session_of_openenv():
+def test_a_session_of_openenv_closes_its_connection_at_the_end():
     client = FakeClient()
     session = OpenEnvSession(client, {"seed": 3}, "say", "text")
     assert session.start() == "begin" and client.seeds == [3]
@@ -226,15 +208,9 @@ def test_a_session_of_openenv():
     assert not client.closed
     assert session.step("stop", is_last=False) == Step([], 0.5, True)
     assert client.closed
-
-
-def test_the_last_turn_closes_the_connection():
     client = FakeClient()
     session = OpenEnvSession(client, {}, "say", "text")
     assert session.step("go", is_last=True).done and client.closed
-
-
-def test_a_wrong_field_is_named():
     with pytest.raises(LabError, match=r"data\.observation=message is no field.*text, extra"):
         OpenEnvSession(FakeClient(), {}, "say", "message").start()
 
@@ -285,19 +261,12 @@ def test_a_rollout_of_verifiers_waits_for_the_policy(monkeypatch):
     assert session.step("yes", is_last=True) == Step(reward=1.0, done=True)
 
 
-def test_a_rollout_that_rewrites_what_was_said_is_refused(monkeypatch):
+def test_a_rollout_that_rewrites_or_fails_says_why(monkeypatch):
     session = session_of(Rollouts(rewrites=True), monkeypatch)
     session.start()
     with pytest.raises(LabError, match="rewrites earlier messages"):
         session.step("no", is_last=False)
-
-
-def test_a_rollout_that_fails_says_why(monkeypatch):
     session = session_of(Rollouts(fails=True), monkeypatch)
     session.start()
     with pytest.raises(LabError, match="RuntimeError: the tool broke"):
         session.step("no", is_last=False)
-
-
-def test_the_kind_is_registered():
-    assert registry.settings_class("data", "environment") is ForeignEnvironment

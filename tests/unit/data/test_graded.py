@@ -65,12 +65,6 @@ def test_every_row_is_accounted_for(tmp_path):
     assert report.rows == report.kept + sum(report.dropped.values())
 
 
-def test_four_rows_of_a_prompt_are_two_pairs(tmp_path):
-    rows = [each for i in range(20) for each in both(f"q{i}")] + both("again") + both("again")
-    found = [pair for pair in pairs_of(load(write(tmp_path / "a.jsonl", rows))) if "again" in pair.prompt]
-    assert len(found) == 2
-
-
 def test_marks_between_turns_become_a_transcript():
     marked = "first\nline\n<extra_id_1>Assistant\nan answer\n<extra_id_1>User\nand then?"
     assert transcript_of(marked) == "\n\nHuman: first\nline\n\nAssistant: an answer\n\nHuman: and then?\n\nAssistant:"
@@ -93,22 +87,9 @@ def test_other_columns_and_another_scale(tmp_path):
         load(write(tmp_path / "a.jsonl", rows), rank_by="short", **{**settings, "low": 2.0})
 
 
-def test_parquet_and_another_fingerprint_for_other_grades(tmp_path):
-    table = pytest.importorskip("pyarrow.parquet")
-    import pyarrow as pa
-
+def test_other_grades_have_another_fingerprint(tmp_path):
     rows = [each for i in range(20) for each in both(f"q{i}")]
-    table.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    corpus = load(tmp_path / "a.parquet")
-    assert len(pairs_of(corpus)) == 20
     other = [each for i in range(20) for each in both(f"q{i}", better=(3, 4, 4, 2, 2))]
-    assert load(write(tmp_path / "a.jsonl", rows)).fingerprint == corpus.fingerprint
-    assert load(write(tmp_path / "b.jsonl", other)).fingerprint != corpus.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"rank_by": "charm"}, "rank_by=charm"), ({"low": 4.0}, "low=4.0 must be below")]
-)
-def test_wrong_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        GradedData(path="x.jsonl", **settings)
+    fingerprint = load(write(tmp_path / "a.jsonl", rows)).fingerprint
+    assert load(write(tmp_path / "b.jsonl", rows)).fingerprint == fingerprint
+    assert load(write(tmp_path / "c.jsonl", other)).fingerprint != fingerprint

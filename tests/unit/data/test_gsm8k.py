@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
 from rlhf_lab.data.file_settings import GSM8K
 from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
-from rlhf_lab.main import main
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 ROWS = [
@@ -59,13 +57,9 @@ def test_rows_become_demonstrations_with_answers(load):
     assert [corpus.answers[pair.prompt] for pair in corpus.train] == ["21", "1250", "-2"]
     assert set(corpus.answers) == {*corpus.prompts("train"), *corpus.prompts("test")}
     assert "longer wins" not in corpus.report["all"].statistics
-
-
-def test_annotations_can_be_kept(load):
-    kept, stripped = load(ROWS, annotations="keep"), load(ROWS)
-    assert kept.train[0].chosen == ROWS[0]["answer"]
-    assert kept.answers == stripped.answers
-    assert kept.fingerprint != stripped.fingerprint
+    kept = load(ROWS, annotations="keep")
+    assert kept.train[0].chosen == ROWS[0]["answer"] and kept.answers == corpus.answers
+    assert kept.fingerprint != corpus.fingerprint
 
 
 def test_unusable_rows_are_dropped_for_a_counted_reason(load):
@@ -81,13 +75,6 @@ def test_unusable_rows_are_dropped_for_a_counted_reason(load):
     assert report.dropped == {NO_ANSWER: 2, EMPTY_QUESTION: 1, CONTRADICTS: 1}
     assert (report.rows, report.kept) == (6, 2)
     assert report.examples[NO_ANSWER] == "mine.jsonl:2"
-
-
-def test_other_columns_are_an_error(load):
-    with pytest.raises(DataError, match=r"column 'answer' is missing; the row has 'question', 'anwser'"):
-        load([{"question": "a", "anwser": "#### 1"}])
-    with pytest.raises(DataError, match=r"column 'answer' is a number 3; expected text"):
-        load([{"question": "a", "answer": 3}])
 
 
 def test_the_answer_key_grades_replies(load):
@@ -112,16 +99,6 @@ def test_the_audit_does_not_check_demonstrations_as_pairs(load):
     assert report.count("longer than max_length", "train") == 4  # four replies, not eight
     assert not [name for name in report.statistics if "rejected" in name or "longer wins" in name]
     Console(quiet=True).print(render(report))
-
-
-def test_the_audit_command_reads_demonstrations(tmp_path, monkeypatch, capsys):
-    path = write(tmp_path / "mine.jsonl", [*ROWS, *filler(60)])
-    monkeypatch.setattr(sys, "argv", ["rlhf_lab", "audit", "data=gsm8k", f"data.path={path}"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert "Audit of gsm8k" in output and "needs preference pairs" in output
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rlhf_lab.data.metadata import NOT_JSON, OTHER_FACTS, TOO_LARGE
 from rlhf_lab.data.mix import OVER_RATIO, split_counts
 from rlhf_lab.data.rows import RowProblem
 from rlhf_lab.data.settings import Mix
-from rlhf_lab.data.transcript import response_message, to_conversation
+from rlhf_lab.data.transcript import to_conversation
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 USER, CODE = {"role": "user", "content": "  Indent it. "}, {"role": "assistant", "content": "    return x\n"}
@@ -58,12 +58,6 @@ def test_a_conversation_keeps_its_messages_tools_and_spaces():
     assert split.meta == {"learn_from": 0}
 
 
-def test_a_call_of_a_tool_is_a_reply():
-    row = {"messages": [USER, {"role": "assistant", "content": "Wait.", "tool_calls": CALL}], "tools": TOOLS}
-    split = sft.parse_row(row, Demonstrations(path="x"))
-    assert response_message(split.chosen) == {"role": "assistant", "content": "Wait.", "tool_calls": CALL}
-
-
 @pytest.mark.parametrize(
     ("row", "prompt", "response", "learn_from"),
     [
@@ -84,12 +78,6 @@ def test_turns_nobody_answers_are_left_out_and_said():
     split = sft.parse_row({"messages": [USER, CODE, USER]}, Demonstrations(path="x"))
     assert split.chosen == "    return x" and sft.UNANSWERED in split.notes
     assert sft.parse_row({"messages": [USER]}, Demonstrations(path="x")).drop
-
-
-def test_plain_text_is_split_by_itself(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"text": f"story {i}"} for i in range(60)])
-    corpus = build("data", Demonstrations(path=path, test_fraction=0.3))
-    assert len(corpus.train) > 20 and len(corpus.test) > 5
 
 
 # Prompts
@@ -169,21 +157,16 @@ def test_a_side_repeats_its_prompt_without_the_tools(prompt, side):
     assert split.prompt == f"\n\nTools: {json.dumps(TOOLS)}{REPEATED}"
 
 
-def test_the_first_turn_of_a_list_offers_the_tools_of_its_row():
-    split = prompts.parse_row({"prompt": ["One?", "Two?"], "tools": json.dumps(TOOLS)}, PromptsData(path="x"))
-    assert to_conversation(split.prompt) == ([{"role": "user", "content": "One?"}], TOOLS)
-
-
 # Unpaired
 
 
-@pytest.mark.parametrize("label", [True, 1, 1.0, "true", "True", "1", "1.0"])
+@pytest.mark.parametrize("label", [True, 1.0, "True", "1"])
 def test_a_liked_reply_is_the_chosen_side(label):
     split = unpaired.parse_row({"prompt": "Hi", "completion": " Yo", "label": label}, Unpaired(path="x"))
     assert (split.chosen, split.rejected, split.drop) == ("Yo", "", None)
 
 
-@pytest.mark.parametrize("label", [False, 0, "false", "0"])
+@pytest.mark.parametrize("label", [False, 0, "false"])
 def test_a_disliked_reply_is_the_rejected_side(label):
     split = unpaired.parse_row({"prompt": [USER], "completion": [CODE], "label": label}, Unpaired(path="x"))
     assert (split.chosen, split.rejected, split.drop) == ("", "    return x", None)
@@ -202,19 +185,6 @@ def test_a_limit_leaves_both_labels_of_sorted_unpaired_data(tmp_path, first):
     for corpus in (build("data", settings), few_rows(settings)):
         assert [bool(pair.chosen) for pair in corpus.train] == [first] * 15 + [not first]
         assert corpus.report["train"].noted == {SORTED: 1}
-
-
-def test_a_limit_leaves_the_first_unpaired_rows_of_a_mixed_file(tmp_path):
-    rows = [{"prompt": f"{i}?", "completion": "x", "label": i in (3, 5)} for i in range(120)]
-    path = write(tmp_path / "a.jsonl", rows)
-    limited, full = (build("data", Unpaired(path=path, max_pairs=limit)) for limit in (16, 0))
-    assert limited.train == full.train[:16] and not limited.report["train"].noted
-
-
-def test_unpaired_data_that_are_all_held_out_need_no_label_for_training(tmp_path):
-    rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
-    corpus = build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows), test_fraction=1))
-    assert (len(corpus.train), len(corpus.test)) == (0, 40)
 
 
 # Verifiable
@@ -238,44 +208,12 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
 @pytest.mark.parametrize(
     ("parse", "settings", "row", "problem"),
     [
-        (
-            sft,
-            Demonstrations,
-            {"conversation": []},
-            "'messages' is missing; the row has 'conversation'; expected mess",
-        ),
+        (sft, Demonstrations, {"conversation": []}, "'messages' is missing; the row has 'conversation'; expected mess"),
         (sft, Demonstrations, {"prompt": "a"}, "'completion' is missing; .* data.prompt=COLUMN data.completion=COLUMN"),
         (sft, Demonstrations, {"messages": "Hi"}, r"'messages' is text 'Hi'; expected a list of \{role, content\}"),
-        (
-            sft,
-            Demonstrations,
-            {"messages": [{"role": "human", "content": "a"}]},
-            "message 1: role is text 'human'; e",
-        ),
-        (sft, Demonstrations, {"messages": [USER, {"role": "assistant"}]}, "message 2: content is null; expected text"),
-        (
-            sft,
-            Demonstrations,
-            {"messages": [USER | {"content": [{"type": "image"}]}]},
-            "parts that are not text",
-        ),
-        (sft, Demonstrations, {"messages": [USER | {"tool_calls": CALL}]}, "only an assistant calls tools"),
-        (
-            sft,
-            Demonstrations,
-            {"messages": [USER, CODE], "tools": "now"},
-            "'tools' is text 'now'; expected a JSON",
-        ),
         (sft, Demonstrations, {"messages": [USER, CODE], "tools": [1]}, "expected a list of tools, each an object"),
         (prompts, PromptsData, {"question": "a"}, "did you mean 'question'[?] Then write data.prompt=question"),
-        (prompts, PromptsData, {"prompt": 3}, "'prompt' is a number 3; expected text, a list of"),
-        (
-            unpaired,
-            Unpaired,
-            {"prompt": "a", "completion": "b", "label": "good"},
-            "'label' is text 'good'; expected",
-        ),
-        (unpaired, Unpaired, {"prompt": "a", "response": "b", "label": 1}, "data.completion=COLUMN, where"),
+        (unpaired, Unpaired, {"prompt": "a", "completion": "b", "label": "good"}, "'label' is text 'good'; expected"),
         (verifiable, Verifiable, {"prompt": "a"}, r"'answer' is missing; .*\(or data.answer= if rewards read other"),
         (verifiable, Verifiable, {"prompt": "a", "answer": True}, "'answer' is a truth value True; expected text or a"),
     ],
@@ -363,10 +301,7 @@ def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
         ({"a": {"path": "x"}}, r"sources.a.kind is not set; write data.sources.a.kind=… with one of"),
         ({"a": {"kind": "pears", "path": "x"}}, "sources.a: data.kind=pears is not registered"),
         ({"a": {"kind": "pairs", "path": "x", "prmpt": "q"}}, "sources.a.prmpt is not a setting; did you mean prompt"),
-        (
-            {"a": {"kind": "pairs", "path": "x", "weight": 1}, "b": {"kind": "pairs", "path": "x"}},
-            "set a weight above 0 for every source",
-        ),
+        ({"a": {"kind": "pairs", "path": "x", "weight": 1}, "b": {"kind": "pairs", "path": "x"}}, "a weight above 0"),
     ],
 )
 def test_a_wrong_mix(sources, problem):
@@ -380,23 +315,10 @@ def test_a_wrong_mix(sources, problem):
 @pytest.mark.parametrize(
     ("recipe", "overrides", "problem"),
     [
-        (
-            "dpo",
-            ["data=unpaired"],
-            "needs preference pairs, which data=unpaired does not have; use algorithm=kto",
-        ),
-        ("dpo", ["data=prompts"], "needs preference pairs, which data=prompts does not have; use data=.*pairs"),
-        (
-            "sft",
-            ["data=prompts"],
-            "needs responses to imitate, which data=prompts does not have; use data=.*needs.policy=DIR",
-        ),
+        ("dpo", ["data=unpaired"], "needs preference pairs, which data=unpaired does not have; use algorithm=kto"),
+        ("sft", ["data=prompts"], "responses to imitate, which data=prompts does not .*; use data=.*needs.policy=DIR"),
         ("grpo", ["data=prompts", "algorithm.ptx_weight=1"], "needs responses to imitate"),
-        (
-            "grpo",
-            ["data=prompts", "reward=length", "reward.terms.length.standardise=corpus"],
-            "use .*=fixed",
-        ),
+        ("grpo", ["data=prompts", "reward=length", "reward.terms.length.standardise=corpus"], "use .*=fixed"),
         (
             "grpo",
             ["data=verifiable", "data.answer=", "reward=verifier", "needs.reward=null"],

@@ -2,11 +2,8 @@
 
 import ast
 import gc
-import gzip
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -77,25 +74,6 @@ def test_hh_rlhf_harmless_test(real):
     for pair in (*corpus.train, *corpus.test):
         assert pair.prompt.endswith(transcript.REPLY)
         assert pair.chosen == pair.chosen.strip() != ""
-
-
-def test_the_quirks_of_the_whole_hh_rlhf_file(real):
-    with gzip.open(real, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    sides = [row[side] for row in rows for side in ("chosen", "rejected")]
-    oddities = [replies.prompt_oddities(side) for side in sides]
-    assert sum(replies.NOT_ALTERNATING in found for found in oddities) == 13
-    pairs = zip(oddities[::2], oddities[1::2], strict=True)
-    assert sum(replies.MARKER_IN_BODY in (*chosen, *rejected) for chosen, rejected in pairs) == 49
-    # A prefix of characters would take the first words of both responses into the prompt in one row of five.
-    swallowed = 0
-    for row in rows:
-        split = replies.split_pair(row["chosen"], row["rejected"])
-        if split.drop is None:
-            left, right = row["chosen"], row["rejected"]
-            common = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), len(left))
-            swallowed += len(left[:common].rstrip()) > len(split.prompt)
-    assert 0.15 < swallowed / len(rows) < 0.25
 
 
 def test_every_row_is_accounted_for(tmp_path):
@@ -200,7 +178,6 @@ PROMPT = "\n\nHuman: Hi\n\nAssistant:"
         ("prompt", {"prompt": PROMPT, "chosen": " a", "rejected": " b\n"}),
         ("prompt", {"prompt": [user("Hi")], "chosen": [assistant("a")], "rejected": [assistant("b")]}),
         ("prompt", {"prompt": "Hi", "chosen": [assistant("a")], "rejected": [assistant("b")]}),
-        ("prompt", {"prompt": "Hi", "chosen": "Assistant: a", "rejected": "b"}),
         ("", {"chosen": f"{PROMPT} a", "rejected": f"{PROMPT} b"}),
         ("", {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi"), assistant("b")]}),
     ],
@@ -228,7 +205,6 @@ def test_a_repeated_prompt_is_removed_from_the_replies_and_noted(row):
     [
         ("", {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Ho"), assistant("b")]}, "different history"),
         ("", {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi")]}, "no assistant turn at the end"),
-        ("", {"chosen": "plain a", "rejected": "plain b"}, "no assistant turn at the end"),
         ("prompt", {"prompt": "Hi", "chosen": [user("a")], "rejected": [assistant("b")]}, SEVERAL_MESSAGES),
         ("prompt", {"prompt": "Hi", "chosen": [assistant("a")] * 2, "rejected": [assistant("b")]}, SEVERAL_MESSAGES),
         (
@@ -247,26 +223,13 @@ def test_unusable_pairs_have_a_reason(prompt, row, reason):
     ("row", "expected"),
     [
         ({"chosen": "a", "rejected": "b"}, r"write data.prompt=COLUMN \(or data.prompt= if both sides are full"),
-        ({"prompt": "Hi", "choosen": "a", "rejected": "b"}, r"did you mean 'choosen'\? Then write data.chosen=choosen"),
         ({"prompt": "Hi", "chosen": "a", "rejected": [assistant("b")]}, "'chosen' is text, but 'rejected' is a list"),
         ({"prompt": "Hi", "chosen": [], "rejected": "b"}, r"column 'chosen' is a list \[\]; expected text or a list"),
-        ({"prompt": 3, "chosen": "a", "rejected": "b"}, "column 'prompt' is a number 3"),
-        (
-            {"prompt": [user("a"), {"role": "narrator", "content": "b"}], "chosen": "a", "rejected": "b"},
-            "message 2: role is",
-        ),
-        ({"prompt": [user(None)], "chosen": "a", "rejected": "b"}, "message 1: content is null; expected text"),
     ],
 )
 def test_wrong_forms_name_the_field(row, expected):
     with pytest.raises(RowProblem, match=expected):
         parse_row(row, Pairs(path="x"))
-
-
-def test_bad_rows_of_one_kind_are_one_line(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"question": "Hi", "chosen": "a", "rejected": "b"}] * 3)
-    with pytest.raises(DataError, match=r"rows 1–3: column 'prompt' is missing; the row has 'question'"):
-        load(path, Pairs)
 
 
 def test_one_row_without_a_column_is_not_answered_with_another_setting(tmp_path):
@@ -281,34 +244,6 @@ def test_one_row_without_a_column_is_not_answered_with_another_setting(tmp_path)
     assert "skip and count them with data.max_bad_rows=1." in str(caught.value)
 
 
-def test_a_file_of_one_row_has_no_test_split(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}])
-    with pytest.raises(DataError, match=r"none of the 1 usable row is left for test\. .*data\.test_path=FILE"):
-        load(path, Pairs)
-
-
-def test_a_csv_with_odd_columns(tmp_path):
-    rows = "".join(f'"q{i}, ""really""?",better {i},"bad\nanswer"\n' for i in range(60))
-    path = tmp_path / "a.csv"
-    path.write_text("the question,good answer,bad answer\n" + rows)
-    names = {"prompt": "the question", "chosen": "good answer", "rejected": "bad answer"}
-    with pytest.raises(DataError) as caught:
-        load(path, Pairs)
-    for name, column in names.items():
-        assert f"'data.{name}=\"{column}\"'" in str(caught.value)
-    corpus = load(path, Pairs, **names)
-    first = corpus.train[0]
-    assert (first.prompt, first.chosen) == ('\n\nHuman: q0, "really"?\n\nAssistant:', "better 0")
-    assert first.rejected == "bad\nanswer" and first.meta["source"] == "a.csv:2"
-
-
-def test_a_column_map(tmp_path):
-    rows = [{"q": f"q{i}", "good": "a", "bad": "b"} for i in range(60)]
-    corpus = load(write(tmp_path / "a.jsonl", rows), Pairs, prompt="q", chosen="good", rejected="bad")
-    assert corpus.train[0].prompt == "\n\nHuman: q0\n\nAssistant:"
-    assert corpus.train[0].meta["source"] == "a.jsonl:1"
-
-
 def test_a_benchmark_holds_out_every_row_and_trains_nothing(tmp_path):
     """`data.test_fraction=1` leaves no row to train on, which is refused where a stage trains, before it is built."""
     path = write(tmp_path / "a.jsonl", [hh_row(f"q{i}") for i in range(30)])
@@ -317,21 +252,6 @@ def test_a_benchmark_holds_out_every_row_and_trains_nothing(tmp_path):
     with pytest.raises(ConfigError, match=r"trains a model, but data\.test_fraction=1 holds out every row"):
         checked("sft", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
     assert checked("compare_policies", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
-
-
-@pytest.mark.parametrize("setting", [{"max_pairs": -1}, {"max_bad_rows": -1}, {"test_fraction": 0.0}, {"path": ""}])
-def test_settings_out_of_range(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        HHRLHF(**{"path": "x", **setting})
-
-
-def test_the_modules_load_without_torch_and_file_libraries():
-    modules = "audit, formats, hh_rlhf, pairs"
-    code = (
-        f"import sys; from rlhf_lab.data import {modules}; print({{'torch', 'datasets', 'pyarrow'}} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_streamed_pairs_are_those_in_memory(tmp_path):

@@ -27,7 +27,6 @@ def test_a_pair_is_split_where_the_replies_start_not_where_they_differ(turns, sh
     ("text", "content"),
     [
         ("\n\nHuman: You need:\n\nTools: a hammer", "You need:\n\nTools: a hammer"),
-        ("\n\nHuman: a\n\nCalls: many", "a\n\nCalls: many"),
         ("Human:   spaces around  ", "spaces around"),
         ("\n\nHuman: a\n\n\\Human: b", "a\n\n\\Human: b"),
     ],
@@ -56,7 +55,6 @@ def test_text_before_the_first_turn_stays_and_is_noted():
         (f"{HISTORY}\n\nAssistant: a", f"{HISTORY}\n\nAssistant:", replies.EMPTY_REJECTED),
         (f"{HISTORY}!\n\nAssistant: a", f"{HISTORY}\n\nAssistant: b", replies.DIFFERENT_HISTORY),
         (f"{HISTORY}\n\nAssistant: a\n\nHuman: b", f"{HISTORY}\n\nAssistant: a", replies.NO_REPLY),
-        ("no turns", "at all", replies.NO_REPLY),
     ],
 )
 def test_unusable_pairs_have_a_reason(chosen, rejected, reason):
@@ -69,8 +67,6 @@ def test_unusable_pairs_have_a_reason(chosen, rejected, reason):
         (HISTORY, "yes", "no", []),
         (HISTORY, "You're welcome.", "You're welcome. Bye!", [replies.PREFIX]),
         ("\n\nHuman: a\n\nHuman: b", "c", "d", [replies.NOT_ALTERNATING]),
-        ("\n\nHuman: a\n\nAssistant: two assistant turns", "c", "d", [replies.NOT_ALTERNATING]),
-        ("\n\nSystem: s\n\nHuman: a", "c", "d", []),
         ("\n\nAssistant: a\n\nHuman: b", "c", "d", [replies.NO_HUMAN_FIRST]),
         ("\n\nHuman: a\nHuman: b", "c", "d", [replies.MARKER_IN_BODY]),
         ("\n\nHuman: a", "Human: c", "d", [replies.MARKER_IN_BODY]),

@@ -9,8 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rlhf_lab.config.overrides import literal
-from rlhf_lab.data.file_settings import GradedData, Pairs
-from rlhf_lab.data.graded import parse_row as parse_graded
+from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.roles import role_of
 from rlhf_lab.data.rows import RowProblem
@@ -34,16 +33,8 @@ def proposed(message):
     ("names", "expected"),
     [
         (("question", "good answer", "bad answer"), ("question", "good answer", "bad answer")),
-        (("bad answer", "good answer", "question"), ("question", "good answer", "bad answer")),
-        (
-            ("Frage (question)", "it's better", 'the "worse" one'),
-            ("Frage (question)", "it's better", 'the "worse" one'),
-        ),
+        (("question (?)", "it's better", 'the "worse" one'), ("question (?)", "it's better", 'the "worse" one')),
         (("instruction", "winner", "loser"), ("instruction", "winner", "loser")),
-        (
-            ("input", "preferredResponse", "dispreferredResponse"),
-            ("input", "preferredResponse", "dispreferredResponse"),
-        ),
         (("query", "preferred", "not_preferred", "chosen_model"), ("query", "preferred", "not_preferred")),
         (("prompt_text", "choosen", "unchosen", "chosen_score"), ("prompt_text", "choosen", "unchosen")),
     ],
@@ -64,9 +55,7 @@ def test_only_what_is_missing_is_proposed():
         (("prompt", "bad answer"), "write data.chosen=COLUMN 'data.rejected=\"bad answer\"', where"),
         (("prompt", "response_a", "response_b"), "write data.chosen=COLUMN data.rejected=COLUMN, where"),
         (("prompt", "good", "better", "bad"), "write data.chosen=COLUMN data.rejected=bad, where"),
-        (("prompt", "rejected", "dispreferred"), "write data.chosen=COLUMN, where"),
         (("chosen", "rejected"), "write data.prompt=COLUMN (or data.prompt= if both sides are full conversations)"),
-        (("prompt", "not bad", "rejected"), "write data.chosen=COLUMN, where"),
     ],
 )
 def test_what_is_not_certain_is_left_to_the_reader(names, line):
@@ -84,18 +73,6 @@ def test_a_rejected_reply_is_never_the_chosen_one(name):
 @pytest.mark.parametrize("name", ["good_or_bad", "not bad", "chosen_id", "better_prompt", "chosen_rating", "x"])
 def test_an_unclear_name_has_no_role(name):
     assert role_of(name) is None
-
-
-def test_graded_columns_are_proposed_together():
-    row = {"question": "Hi", "answer text": "a", "score": 3}
-    with pytest.raises(RowProblem) as caught:
-        parse_graded({"replies": [row]}, GradedData(path="x"))
-    text = str(caught.value)
-    assert "Then write data.prompt=question 'data.response=\"answer text\"'" in text
-    assert "'data.attributes=[score]' data.rank_by=score, and their bounds as data.low= and data.high=" in text
-    row = {"prompt": "Hi", "response": "a", "clarity score": 3, "tone rating": 1}
-    with pytest.raises(RowProblem, match=r"rank_by=COLUMN"):
-        parse_graded({"replies": [row]}, GradedData(path="x"))
 
 
 @pytest.mark.parametrize(

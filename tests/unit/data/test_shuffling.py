@@ -27,14 +27,11 @@ def numbers(shuffled_rows: Iterator[SourceRow]) -> list[int]:
     return [row.number for row in shuffled_rows]
 
 
-def test_every_row_comes_once_and_the_seed_decides_the_order() -> None:
+def test_every_row_comes_once_and_the_seed_and_the_buffer_decide_the_order() -> None:
     first = numbers(shuffled(rows(200), 20, 0))
     assert sorted(first) == list(range(200)) != first
     assert first == numbers(shuffled(rows(200), 20, 0)) != numbers(shuffled(rows(200), 20, 1))
     assert all(number - position < 20 for position, number in enumerate(first))
-
-
-def test_a_buffer_of_one_keeps_the_order_and_a_large_one_shuffles_all() -> None:
     assert numbers(shuffled(rows(50), 1, 3)) == list(range(50))
     assert sorted(numbers(shuffled(rows(50), 1000, 3))) == list(range(50))
 

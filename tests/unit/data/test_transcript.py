@@ -9,7 +9,6 @@ from rlhf_lab.data import transcript
 from rlhf_lab.data.transcript import Conversation
 
 HISTORY = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Bye"
-SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"type": "function", "id": "1", "function": {"name": "search", "arguments": {"text": "\n\nHuman: tram"}}}
 
 # Contents made of what could be mistaken: boundaries, quotes of boundaries, spaces, headers.
@@ -85,10 +84,7 @@ def test_a_conversation_with_tools_reads_like_this():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            "\n\nTools: a hammer",
-            r"Tools:\" turn must be the first turn and contain a JSON list, but it contains 'a ham",
-        ),
+        ("\n\nTools: a hammer", r"must be the first turn and contain a JSON list, but it contains 'a ham"),
         ("\n\nHuman: a\n\nTools: []", "must be the first turn"),
         ("\n\nHuman: a\n\nCalls: []", "must follow an Assistant turn"),
         ("\n\nAssistant: a\n\nCalls: none", r"if it is text, write .*Calls:\" with a backslash"),
@@ -97,28 +93,6 @@ def test_a_conversation_with_tools_reads_like_this():
 def test_turns_of_tools_that_are_out_of_place(text, problem):
     with pytest.raises(DataError, match=problem):
         transcript.parse(text)
-
-
-def test_messages_render_as_turns_with_their_spaces():
-    turns = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": " Hi "},
-        {"role": "assistant", "content": ""},
-        {"role": "user", "content": "Well?"},
-    ]
-    assert transcript.render(turns) == "\n\nSystem: Be brief.\n\nHuman:  Hi \n\nAssistant:\n\nHuman: Well?"
-
-
-def test_a_transcript_may_have_lost_its_first_newlines():
-    assert transcript.parse("Human: Hi\n\nAssistant: Yo").messages == [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Yo"},
-    ]
-
-
-def test_text_before_the_first_turn_is_an_error_that_shows_it():
-    with pytest.raises(DataError, match=r"starts with 'Once upon a time"):
-        transcript.parse("Once upon a time\n\nHuman: Hi")
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import names
 from rlhf_lab.data.arithmetic import build
 from rlhf_lab.data.world_settings import ArithmeticData
@@ -79,12 +78,8 @@ def test_a_prompt_tells_its_problem_back(seed, largest):
     [
         "What is love?",
         PROMPT.replace("Kim loses 4.", "Kim forgets 4."),
-        PROMPT.replace("Kim loses 4.", "Tom loses 4."),
-        PROMPT.replace("shells does", "coins does"),
         PROMPT.replace("has 5", "has 05"),
         PROMPT.replace("loses 4", "loses 17"),  # below zero
-        PROMPT.strip(),
-        PROMPT + " 12",
         "",
     ],
 )
@@ -156,7 +151,7 @@ def test_every_rejected_reply_has_one_slip_that_propagates_to_a_wrong_answer(pai
         assert kinds[kind] / 4000 == pytest.approx(fraction, abs=0.05)
 
 
-@pytest.mark.parametrize("slip", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize("slip", [0.0, 0.15])
 def test_demonstrations_slip_with_the_documented_probability(slip):
     found, _ = rebuilt(slip=slip).sample(2000, "train", seed=1)
     wrong = np.mean([not pair.meta["correct_chosen"] for pair in found])
@@ -181,14 +176,11 @@ def test_same_seed_same_pairs_and_prefix(pairs):
     assert rebuilt(seed=1).sample(200, "train")[0] != pairs["train"][:200]
 
 
-def test_drawn_problems_are_accounted_for():
+def test_drawn_problems_are_accounted_for_until_the_world_is_used_up(monkeypatch):
     _, report = rebuilt(min_steps=1, max_steps=1, largest=10).sample(2500, "train")
     assert report.kept == 2500
     assert report.dropped["problem drawn before"] > 0
     assert report.rows == report.kept + sum(report.dropped.values())
-
-
-def test_a_world_that_is_used_up_says_so(monkeypatch):
     monkeypatch.setattr("rlhf_lab.environments.arithmetic.world.PATIENCE", 300)
     with pytest.raises(DataError, match=r"hardly more than \d+ test problems of 1…1 steps up to 10; request fewer"):
         rebuilt(min_steps=1, max_steps=1, largest=10).sample(100_000, "test")
@@ -210,7 +202,6 @@ def test_a_step_knows_its_line_and_where_it_ends():
     ("response", "correct", "garble", "sound", "right_steps"),
     [
         (SOLUTION, 1, 0, 1, 3),
-        (f"\n {SOLUTION}\n\n", 1, 0, 1, 3),
         (SOLUTION.replace("5 + 3", "3 + 5"), 1, 0, 1, 3),
         (SOLUTION.replace("16 - 4", "4 - 16"), 1, 0, 0, 2),
         (SOLUTION.replace("8 * 2 = 16", "8 + 8 = 16"), 1, 0, 0, 2),  # correct, but not the requested steps
@@ -225,8 +216,6 @@ def test_a_step_knows_its_line_and_where_it_ends():
         ("So " + SOLUTION, 1, 1, 0, 0),
         (SOLUTION.replace("8 * 2 = 16", "8 * 2 = = 16"), 1, 1, 0, 1),
         ("", 0, 1, 0, 0),
-        (" \n", 0, 1, 0, 0),
-        ("I do not know.", 0, 1, 0, 0),
     ],
 )
 def test_replies_graded_by_hand(response, correct, garble, sound, right_steps):
@@ -244,12 +233,6 @@ def test_any_text_is_graded(text):
         assert text[: step.end].endswith(step.text)
 
 
-def test_measure_shapes_and_lengths():
-    assert all(values.shape == (0,) for values in WORLD.measure([], []).values())
-    with pytest.raises(DataError, match="one response per prompt"):
-        WORLD.measure([PROMPT], [])
-
-
 # The annotator
 
 
@@ -261,17 +244,6 @@ def test_the_annotator_prefers_the_answer_and_then_the_steps():
             _, probability = WORLD.prefer([PROMPT], [responses[i]], [responses[j]], seed=0)
             expected = 1 / (1 + np.exp(-(appeals[i] - appeals[j]) / 0.2))
             assert probability == pytest.approx([expected], rel=1e-9)
-
-
-def test_labels_are_drawn_with_their_probability():
-    n = 2000
-    first, second = ["5 + 3 = 8\n#### 8"] * n, ["#### 9"] * n
-    wins, probability = WORLD.prefer([PROMPT] * n, first, second, seed=3)
-    assert probability[0] == pytest.approx(1 / (1 + np.exp(-(0.5 / 3) / 0.2)))
-    assert wins.mean() == pytest.approx(probability[0], abs=0.04)
-    assert (wins == WORLD.prefer([PROMPT] * n, first, second, seed=3)[0]).all()
-    assert (wins != WORLD.prefer([PROMPT] * n, first, second, seed=4)[0]).any()
-    assert rebuilt(temperature=0).prefer([PROMPT], first[:1], second[:1], seed=0)[1].tolist() == [1.0]
 
 
 # The corpus
@@ -289,22 +261,6 @@ def test_the_corpus_holds_what_was_asked_for():
     assert corpus.oracle.measure(corpus.prompts("test"), ideal)["sound"].all()
     fraction = np.mean([pair.meta["correct_chosen"] for pair in corpus.train])
     assert corpus.report["train"].statistics["share of chosen with the right answer"] == fraction
-
-
-def test_the_fingerprint_follows_the_settings():
-    changed = [replace(SMALL, **{name: value}) for name, value in (("seed", 1), ("slip", 0.5), ("temperature", 1.0))]
-    assert len({build(settings).fingerprint for settings in (SMALL, *changed)}) == 4
-    assert build(SMALL).fingerprint == build(SMALL).fingerprint
-
-
-def test_settings_out_of_range():
-    for name, value in (("min_steps", 5), ("largest", 9), ("slip", 1.5), ("temperature", -1.0), ("test_problems", 0)):
-        with pytest.raises(ValueError, match=name):
-            ArithmeticData(**{name: value})
-    with pytest.raises(ConfigError, match=r"min_steps=3[^\n]*\n[^\n]*largest=5"):
-        rebuilt(min_steps=3, max_steps=2, largest=5)
-    with pytest.raises(DataError, match="use train or test"):
-        WORLD.sample(1, "valid")
 
 
 @pytest.mark.slow

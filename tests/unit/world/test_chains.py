@@ -67,10 +67,16 @@ def test_what_is_no_expression_has_no_value(text):
     assert evaluate(tokens_of(text) or []) is None
 
 
-def test_numbers_as_they_are_written():
+def test_numbers_are_read_as_they_are_written_and_computed():
     assert value_of("1,200.50") == Fraction(2401, 2)
     assert [format_decimal(Fraction(x)) for x in ("13", "2.50", "1/3")] == ["13", "2.5", "0.33"]
     assert tokens_of("5 apples") is None
+    assert not read_chain(QUESTION, SOLUTION.replace("<<12*8=96>>", "<<12*8=95>>")).computes(0)
+    assert read_chain("", "10/3=<<10/3=3.33>>3.33").computes(0)
+    assert not read_chain("", "10/3=<<10/3=3.43>>3.43").computes(0)
+    assert len(step_lines(without_annotations(SOLUTION))) == len(step_lines(SOLUTION))
+    assert without_annotations(SOLUTION).startswith("She bakes 12*8=96 buns.")
+    assert largest_number([SOLUTION, "1,200"]) == 1200
 
 
 def test_every_number_comes_from_where_it_does():
@@ -89,17 +95,6 @@ def test_every_number_comes_from_where_it_does():
     assert not read.unclear
 
 
-def test_a_step_that_does_not_compute_is_seen():
-    assert not read_chain(QUESTION, SOLUTION.replace("<<12*8=96>>", "<<12*8=95>>")).computes(0)
-    assert read_chain("", "10/3=<<10/3=3.33>>3.33").computes(0)
-    assert not read_chain("", "10/3=<<10/3=3.43>>3.43").computes(0)
-
-
-def test_lines():
-    text = " a \n\n  bb\n#### 3"
-    assert [text[start:end] for start, end in step_lines(text)] == ["a", "bb", "#### 3"]
-
-
 class Draws:
     """A generator that returns prepared values."""
 
@@ -113,7 +108,7 @@ class Draws:
         return self.numbers.pop(0)
 
 
-def test_a_wrong_result_goes_on_where_it_is_used_and_nowhere_else():
+def test_each_kind_of_mistake_goes_on_where_it_is_used_and_nowhere_else():
     """The second calculation says 24 − 2 = 22 (kind 0 is `result`, off by −2): 96 − 22 = 74, 74·3 = 222."""
     found = perturb(chain(), Draws(1, 0.0, 0))
     assert found.text == (
@@ -124,24 +119,15 @@ def test_a_wrong_result_goes_on_where_it_is_used_and_nowhere_else():
         "#### 222"
     )
     assert found.labels == (1, 0, 0, 0, 0)
-
-
-def test_a_wrong_sign_changes_the_prose_with_the_annotation():
-    """+ for − in the third: 96 + 24 = 120, 120·3 = 360."""
+    # + for − in the third: 96 + 24 = 120, 120·3 = 360.
     found = perturb(chain(), Draws(2, 0.6, 0, 0))
     assert "So 96 + 24 = <<96+24=120>>120 buns" in found.text and found.text.endswith("#### 360")
     assert found.labels == (1, 1, 0, 0, 0)
-
-
-def test_a_misread_number_is_a_given_one():
-    """The last calculation has one number of the task, 3, read as 4: 72·4 = 288."""
+    # The last calculation has one number of the task, 3, read as 4: 72·4 = 288.
     found = perturb(chain(), Draws(3, 0.9, 2, 0))
     assert "She earns 72 x 4 = $<<72*4=288>>288." in found.text
     assert found.labels == (1, 1, 1, 0, 0)
-
-
-def test_a_second_mistake_brings_the_answer_back():
-    """22 for 24, then 96 − 22 = 74, and 74·3 = 216 is written."""
+    # 22 for 24, then 96 − 22 = 74, and 74·3 = 216 is written.
     found = perturb(chain(), Draws(1, 0.0, 0, 1), cancels=True)
     assert found.text.splitlines()[2:] == [
         "So 96 - 22 = <<96-22=74>>74 buns are left.",
@@ -250,12 +236,6 @@ def test_a_published_solution_changes_where_it_depends_on_the_mistake(published,
             if calculation.line > first and found.labels[calculation.line] == 0 and calculation.line in changed:
                 assert any(found.labels[before.calculations[k].line] == 0 for k in before.depends_on(i))
     assert generated > 0.85 * len(rows)
-
-
-def test_stripping_keeps_the_lines():
-    assert len(step_lines(without_annotations(SOLUTION))) == len(step_lines(SOLUTION))
-    assert without_annotations(SOLUTION).startswith("She bakes 12*8=96 buns.")
-    assert largest_number([SOLUTION, "1,200"]) == 1200
 
 
 @pytest.mark.parametrize(

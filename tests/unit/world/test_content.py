@@ -7,23 +7,13 @@ from string import Formatter
 import pytest
 
 from rlhf_lab.environments.dialogue import content, phrases
-from rlhf_lab.environments.dialogue.domain import Domain, values
+from rlhf_lab.environments.dialogue.domain import Domain
 
 DOMAINS = [value for value in vars(content).values() if isinstance(value, Domain)]
 
 
 def fields(template: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(template) if name}
-
-
-def test_a_list_of_values_is_cut_at_its_commas():
-    assert values("sandy soil, clay soil") == ("sandy soil", "clay soil")
-
-
-def test_there_are_six_domains_and_no_topic_is_in_two():
-    assert len(DOMAINS) == 6
-    topics = [topic for domain in DOMAINS for topic in domain.topics]
-    assert len(set(topics)) == len(topics)
 
 
 @pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.topics[0])

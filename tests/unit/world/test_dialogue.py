@@ -17,7 +17,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import Pair
 from rlhf_lab.environments.dialogue import harm
-from rlhf_lab.environments.dialogue.lexicon import Lexicon, sentences
+from rlhf_lab.environments.dialogue.lexicon import sentences
 from rlhf_lab.environments.dialogue.prompts import INTENTS, enumerate_prompts
 from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
 from rlhf_lab.environments.dialogue.world import MEASURES, DialogueWorld
@@ -31,12 +31,9 @@ def rebuilt(size=(3, 3, 4), seed=0) -> DialogueWorld:
     return DialogueWorld(domains=domains, topics=topics, attributes=attributes, seed=seed, **ANNOTATOR)
 
 
-def test_no_two_prompts_share_a_text(world):
+def test_no_two_prompts_share_a_text_and_no_prompt_is_in_both_splits(world):
     prompts = list(enumerate_prompts(world.facts))
     assert len({prompt.text for prompt in prompts}) == len(prompts) == len(world.book)
-
-
-def test_splits_never_share_a_prompt_and_cover_all(world):
     train, test = set(world.book.all("train")), set(world.book.all("test"))
     assert not train & test
     assert len(train) + len(test) == len(world.book)
@@ -98,20 +95,6 @@ def test_uncorrupted_candidates_parse_and_corrupted_are_garble(world):
         assert all(response == response.strip() and response for response in responses)
 
 
-def test_every_known_sentence_parses_alone(world):
-    assert len(list(world.lexicon)) >= 100
-    for sentence in world.lexicon:
-        assert sentences(sentence) == [sentence]
-
-
-def test_ambiguous_sentence_is_refused(world):
-    lexicon = Lexicon(world.facts)
-    meaning = lexicon.get("Great question!")
-    assert meaning is not None
-    with pytest.raises(ValueError, match="two meanings"):
-        lexicon._add("Great question!", meaning._replace(kind="filler"))
-
-
 def test_no_candidate_beats_the_ideal_reply(world):
     prompts = world.prompts(3000, "train", seed=5)
     ideal = world.measure(prompts, [world.ideal(prompt) for prompt in prompts])
@@ -132,14 +115,6 @@ def test_adding_or_dropping_a_sentence_never_improves_the_ideal_reply(small):
         variants += [" ".join(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
         best = small.measure([text], [small.ideal(text)])["gold"][0]
         assert small.measure([text] * len(variants), variants)["gold"].max() <= best + 1e-9
-
-
-def test_measure_has_every_key_and_shape(world):
-    prompts = world.prompts(7, "test", seed=0)
-    grades = world.measure(prompts, world.candidates(prompts, seed=0))
-    assert list(grades) == [measure.name for measure in MEASURES]
-    assert all(values.shape == (7,) and values.dtype == np.float64 for values in grades.values())
-    assert all(values.shape == (0,) for values in world.measure([], []).values())
 
 
 def test_measure_does_not_depend_on_order_or_company(world):
@@ -169,25 +144,9 @@ def test_surrounding_whitespace_changes_nothing(small, before, after, row):
     assert all(simple[name][0] == framed[name][0] for name in names(MEASURES))
 
 
-def test_huge_reply_is_graded(world):
-    (prompt,) = world.prompts(1, "test", seed=0)
-    grades = world.measure([prompt], ["Great question! " * 20_000])
-    assert grades["affirmations"][0] == 20_000 and grades["verbose"][0] == 1
-
-
-def test_criteria_stay_in_range_on_candidates(world):
-    prompts = world.prompts(500, "train", seed=8)
-    grades = world.measure(prompts, world.candidates(prompts, seed=8))
-    for name in ("helpfulness", "honesty", "harmlessness", "conciseness", "specificity"):
-        assert grades[name].min() >= 1 and grades[name].max() <= 5 and np.ptp(grades[name]) > 3
-
-
-def test_unknown_prompt_says_so(world):
+def test_unknown_prompts_and_wrong_arguments_say_what_to_write(world):
     with pytest.raises(DataError, match="does not know the prompt 'What is love"):
         world.measure(["What is love?"], ["Baby."])
-
-
-def test_wrong_arguments_say_what_to_write(world):
     with pytest.raises(DataError, match="one response per prompt"):
         world.measure(world.prompts(2, "test", seed=0), ["Great question!"])
     with pytest.raises(DataError, match="use train or test"):
@@ -208,13 +167,6 @@ def test_pairs_carry_their_truth(small):
             assert [pair.meta[f"{name}_{side}"] for pair in pairs] == grades[name].tolist()
     _, probability = small.prefer(prompts, [pair.chosen for pair in pairs], [pair.rejected for pair in pairs], seed=0)
     assert [pair.meta["p_chosen"] for pair in pairs] == pytest.approx(probability.tolist())
-
-
-@pytest.mark.parametrize("size", [(1, 1, 3), (1, 4, 3), (6, 1, 5)])
-def test_small_worlds_work(size):
-    world = rebuilt(size)
-    for split in ("train", "test"):
-        assert len(world.pairs(50, split)) == 50
 
 
 def test_vocabulary_is_closed(world):

@@ -12,12 +12,11 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.reviews import build
 from rlhf_lab.data.world_settings import AnnotatorSettings, Reviews
 from rlhf_lab.environments.reviews.candidates import CommentRates, CommentWriter
-from rlhf_lab.environments.reviews.changes import KINDS, Change, Defect, draw_change, find_defects, read_change
+from rlhf_lab.environments.reviews.changes import KINDS, Defect, draw_change, find_defects, read_change
 from rlhf_lab.environments.reviews.comments import describe_defect, fix, read_comment
 from rlhf_lab.environments.reviews.gold import ReviewGoldWeights, gold, judge
-from rlhf_lab.environments.reviews.world import MEASURES, ReviewWorld
+from rlhf_lab.environments.reviews.world import ReviewWorld
 from rlhf_lab.environments.splits import split_of
-from rlhf_lab.models.tokenizer import train_tokenizer
 
 ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
 WORLD = ReviewWorld(seed=0, **ANNOTATOR)
@@ -75,11 +74,6 @@ def test_a_change_by_hand():
 def test_another_prompt_is_refused(prompt):
     with pytest.raises(DataError, match="the review world does not know"):
         read_change(prompt)
-
-
-def test_a_line_of_another_language_is_refused():
-    with pytest.raises(DataError, match="does not know the line 'x = y'"):
-        find_defects(("x = y",))
 
 
 def test_drawn_changes_have_the_planted_number_of_defects_of_different_kinds():
@@ -219,12 +213,6 @@ def test_the_ideal_comment_is_best_of_all_that_people_write(pairs):
     assert all(best >= pair.meta["gold_chosen"] for best, pair in zip(ideal, pairs, strict=True))
 
 
-def test_measures_are_those_that_are_named():
-    assert list(WORLD.measure([PROMPT], [BEST])) == [measure.name for measure in MEASURES]
-    with pytest.raises(DataError, match="1 prompts and 2 responses"):
-        WORLD.measure([PROMPT], [BEST, BEST])
-
-
 # Annotator
 
 
@@ -240,19 +228,6 @@ def test_the_annotator_by_hand():
     assert wins.mean() == pytest.approx(expected, abs=0.025)
 
 
-def test_what_labels_look_like(pairs):
-    gold = np.array([pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs])
-    longer = np.array([pair.meta["words_chosen"] - pair.meta["words_rejected"] for pair in pairs])
-    agrees = (np.sign(gold) / 2 + 0.5).mean()
-    longer_wins = (np.sign(longer) / 2 + 0.5).mean()
-    assert 0.68 < agrees < 0.80
-    assert 0.60 < longer_wins < 0.72
-    unbiased = ReviewWorld(seed=0, length_bias=0, affirmation_bias=0, closing_bias=0, temperature=0).sample(
-        500, "train"
-    )
-    assert all(pair.meta["gold_chosen"] >= pair.meta["gold_rejected"] - 1e-9 for pair in unbiased[0])
-
-
 # Corpus
 
 
@@ -265,21 +240,6 @@ def test_splits_share_no_change_and_a_smaller_draw_lies_in_a_larger_one(pairs):
         WORLD.sample(1, "dev")
 
 
-def test_garble_is_unreadable_and_rare(pairs):
-    responses = [response for pair in pairs for response in (pair.chosen, pair.rejected)]
-    garbled = [read_comment(response).garbled > 0 for response in responses]
-    assert np.mean(garbled) == pytest.approx(0.08, abs=0.02)
-    assert all(response.strip() for response in responses)
-
-
-def test_every_word_is_a_token_and_rows_fit_a_tiny_model(pairs):
-    tokenizer = train_tokenizer([f"{pair.prompt} {pair.chosen} {pair.rejected}" for pair in pairs], 4096)
-    assert len(tokenizer) < 500
-    assert max(len(tokenizer(pair.prompt).input_ids) for pair in pairs) <= 48
-    assert max(len(tokenizer(" " + pair.chosen).input_ids) for pair in pairs) < 80
-    assert tokenizer.tokenize(" wrong variable.") == ["Ġwrong", "Ġvariable", "."]
-
-
 def test_the_corpus_of_settings():
     settings = Reviews(train_pairs=40, test_pairs=10, annotator=AnnotatorSettings(length_bias=0.1))
     corpus = build(settings)
@@ -290,9 +250,3 @@ def test_the_corpus_of_settings():
     assert build(replace(settings, train_pairs=20)).train == corpus.train[:20]
     with pytest.raises(ValueError, match="train_pairs=0"):
         Reviews(train_pairs=0)
-
-
-def test_a_change_without_its_lines_is_not_one():
-    assert Change((), ()).text.strip() == "Human: \n\nAssistant:"
-    with pytest.raises(DataError):
-        read_change(Change((), ()).text)
