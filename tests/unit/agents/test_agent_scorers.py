@@ -49,31 +49,30 @@ def test_every_score_is_a_declared_metric():
     assert (metric("answer_score").better, metric("extra_calls").better) == ("higher", "lower")
 
 
-def test_right_by_the_right_calls():
-    scores = attempt(MAYOR, "Tine Aldou.", *RIGHT_CALLS)
-    assert scores["answer_score"] == scores["success"] == scores["sequence_score"] == scores["calls_f1"] == 1
-    assert scores["right_by_wrong_process"] == scores["lucky_guess"] == scores["extra_calls"] == 0
-    assert (scores["tool_calls"], scores["agent_input_tokens"], scores["agent_output_tokens"]) == (2, 20, 6)
+@pytest.mark.parametrize(
+    ("answer", "calls", "expected"),
+    [
+        (
+            "Tine Aldou.",
+            RIGHT_CALLS,
+            {"answer_score": 1, "success": 1, "sequence_score": 1, "calls_f1": 1, "extra_calls": 0, "lucky_guess": 0}
+            | {"right_by_wrong_process": 0, "tool_calls": 2, "agent_input_tokens": 20, "agent_output_tokens": 6},
+        ),
+        ("Tine Aldou", (), {"success": 1, "lucky_guess": 1, "right_by_wrong_process": 1, "sequence_score": 0}),
+        # two searches, as needed, but of nothing that helps: the tools are right, no needed call is among them
+        (
+            "Tine Aldou",
+            (search("Karth", "mayor"), search("Tarrel", "mayor")),
+            {"sequence_score": 1, "right_by_wrong_process": 1, "lucky_guess": 0},
+        ),
+        ("Ossin", RIGHT_CALLS, {"success": 0, "calls_f1": 1, "right_by_wrong_process": 0}),
+    ],
+    ids=("right", "guessed", "calls of other things", "wrong"),
+)
+def test_flags_between_answer_and_calls(answer, calls, expected):
+    scores = attempt(MAYOR, answer, *calls)
+    assert {name: scores[name] for name in expected} == expected
     assert scores["agent_wall_s"] == 0.5
-
-
-def test_right_without_any_call_is_a_lucky_guess():
-    scores = attempt(MAYOR, "Tine Aldou")
-    assert scores["success"] == scores["lucky_guess"] == scores["right_by_wrong_process"] == 1
-    assert scores["sequence_score"] == 0
-
-
-def test_right_by_calls_of_other_things():
-    # two searches, as needed, but of nothing that helps: the tools are right, no needed call is among them
-    scores = attempt(MAYOR, "Tine Aldou", search("Karth", "mayor"), search("Tarrel", "mayor"))
-    assert scores["sequence_score"] == 1
-    assert scores["right_by_wrong_process"] == 1
-    assert scores["lucky_guess"] == 0
-
-
-def test_wrong_after_all_the_right_calls():
-    scores = attempt(MAYOR, "Ossin", *RIGHT_CALLS)
-    assert (scores["success"], scores["calls_f1"], scores["right_by_wrong_process"]) == (0, 1, 0)
 
 
 def test_refusing_what_can_be_answered():
@@ -170,15 +169,6 @@ def test_each_behaviour_can_be_chosen(behaviour):
     assert not settings.asks_model
 
 
-def test_draws_of_one_task_differ_and_each_is_handed_on():
-    task = task_of("mayor")
-    jobs = [Assignment(task, tuple(CANONICAL.tools(task, draw)), draw) for draw in range(8)]
-    done: list[int] = []
-    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: done.append(position))
-    assert done == list(range(8))
-    assert len({str(trajectory.calls) for trajectory in trajectories}) > 1
-
-
 def test_the_oracle_gives_no_answer_that_its_tools_have_not_shown():
     """Else it would be right without them, and bound nothing."""
     empty = text_tool(
@@ -189,9 +179,12 @@ def test_the_oracle_gives_no_answer_that_its_tools_have_not_shown():
     assert trajectory.answer == f"I could not find this: {MAYOR.metadata['question']}"
 
 
-def test_random_calls_answer_with_what_any_of_them_gave():
+def test_draws_of_random_calls_differ_and_answer_with_what_any_of_them_gave():
     jobs = [Assignment(MAYOR, tuple(CANONICAL.tools(MAYOR, draw)), draw) for draw in range(40)]
-    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: None)
+    done: list[int] = []
+    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: done.append(position))
+    assert done == list(range(40))
+    assert len({str(trajectory.calls) for trajectory in trajectories}) > 1
     positions = set()
     for trajectory in trajectories:
         results = [call.result for call in trajectory.calls]

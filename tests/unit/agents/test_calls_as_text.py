@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_lab.core.tools import ToolError, call_tool
+from rlhf_lab.core.tools import call_tool
 from rlhf_lab.data.text_calls import read_move, write_call
-from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculate, calculator_tool, search_tool
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, search_tool
 from rlhf_lab.packs.agents.tools.table import DataTable, TableBase, table_tools
 
 BASE = ToolKnowledge({"Velmora": {"capital": "Ossin"}}, {"Old Velmora": "Velmora"})
@@ -70,18 +70,6 @@ def test_too_many_arguments_are_told():
     assert call.failed
     assert call.result == "error: search takes entity, relation; got entity, relation, argument 3"
     assert "there is no tool 'fly'; tools: search, calculate" in call_tool(TOOLS, "fly", {}).result
-
-
-def test_a_base_of_facts():
-    assert BASE.search("Velmora", "capital") == "Ossin"
-    assert BASE.search("Old Velmora", "capital") == "moved see Velmora"
-    with pytest.raises(ToolError, match="no entry for Karth"):
-        BASE.search("Karth", "capital")
-    with pytest.raises(ToolError, match="Velmora has no mayor"):
-        BASE.search("Velmora", "mayor")
-    assert calculate("(1 + 2) * 3 / 2") == "4.5"
-    with pytest.raises(ToolError, match="is no expression"):
-        calculate("two + 3")
 
 
 @pytest.mark.parametrize(

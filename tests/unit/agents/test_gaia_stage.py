@@ -7,8 +7,8 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from support import planned
 
-from rlhf_lab.config import compose
 from rlhf_lab.packs.agents.benchmarks.attempts import plan_attempts
 from rlhf_lab.packs.agents.benchmarks.gaia import GaiaTasks, as_question
 from rlhf_lab.packs.agents.benchmarks.settings import Gaia
@@ -17,13 +17,7 @@ from rlhf_lab.packs.agents.harness.code_executor import build
 from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.preflight import _data_problems
-
-
-def planned(recipe, *words):
-    config = compose.check_command([f"+recipe={recipe}", *words]).configs[0]
-    return artifacts.plan(config, recipe)
 
 
 def settings_key(recipe, *words):
@@ -40,6 +34,8 @@ def test_programs_run_with_the_attachments_of_their_question(tmp_path):
     opened = []
     tasks = GaiaTasks(Gaia(), tmp_path, lambda: opened.append(1) or runner, {})
     with_files = next(task for task in tasks.tasks("test") if tasks.attachments(task))
+    (attempt,) = plan_attempts("code_executor", {}, [as_question(with_files, tasks)], 1, 0)
+    assert attempt.assignment.files == tasks.attachments(with_files)
     tools = {tool.name: tool for tool in tasks.tools(with_files, seed=0)}
     assert not opened  # a machine without a sandbox runs the questions that need none
     assert tools["python"].run(code="print(12)") == "12\nValueError: no"
@@ -102,9 +98,7 @@ def test_a_copy_of_the_official_repository_is_planned_by_content(tmp_path):
     def stage(source):
         return planned("gaia", "algorithm.source=official", "algorithm.search=none", f"algorithm.path={source}")
 
-    def key(source):
-        return stage(source).settings_key
-
+    key = lambda source: stage(source).settings_key  # noqa: E731
     directory, other = write_copy("one"), write_copy("two")
     first = key(tmp_path / "one")
     assert not _data_problems(stage(tmp_path / "one"))
@@ -118,10 +112,3 @@ def test_a_copy_of_the_official_repository_is_planned_by_content(tmp_path):
         metadata.write("\n")
     assert key(tmp_path / "one") != first
     assert key("gaia-benchmark/GAIA") == key("gaia-benchmark/GAIA") != key("owner/GAIA")
-
-
-def test_attachments_come_with_the_assignment(tmp_path):
-    tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
-    with_files = next(task for task in tasks.tasks("test") if tasks.attachments(task))
-    (attempt,) = plan_attempts("code_executor", {}, [as_question(with_files, tasks)], 1, 0)
-    assert attempt.assignment.files == tasks.attachments(with_files)

@@ -32,19 +32,15 @@ def official(tmp_path: Path) -> GaiaChoices:
     return GaiaChoices(source="official", path=str(tmp_path), search="none")
 
 
-def test_the_default_is_all_of_mini() -> None:
+def test_the_default_is_all_of_mini_and_levels_and_limit_choose() -> None:
     require(*MINI.rules())
     assert len(gaia_tasks.tasks(MINI)) == 30
-
-
-def test_levels_and_limit() -> None:
     chosen = gaia_tasks.tasks(replace(MINI, levels=(1, 3), limit=2))
     assert [task.metadata["id"] for task in chosen] == ["mini-1-01", "mini-1-02", "mini-3-01", "mini-3-02"]
 
 
 def test_facts_are_json_and_the_prompt_names_the_files() -> None:
     tasks = gaia_tasks.tasks(MINI)
-    assert len(tasks) >= 20
     for task in tasks:
         assert json.loads(json.dumps(task.metadata)) == task.metadata
         (message,) = to_messages(task.prompt)
@@ -87,12 +83,9 @@ def test_scores(official: GaiaChoices) -> None:
     assert gaia_tasks.score("17", known) == {"official": 1.0, "lenient": 1.0}
     assert gaia_tasks.score("seventeen", known) == {"official": 0.0, "lenient": 1.0}
     assert gaia_tasks.score(None, known) == {"official": 0.0, "lenient": 0.0}
+    assert gaia_tasks.score("a", Task("", {"answer": "A"}))["official"] == 1.0  # its facts alone decide
     unscored = gaia_tasks.score("?", kept_back)
     assert list(unscored) == ["official", "lenient"] and all(map(math.isnan, unscored.values()))
-
-
-def test_a_task_is_scored_from_its_facts_alone() -> None:
-    assert gaia_tasks.score("a", Task("", {"answer": "A"}))["official"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +98,6 @@ def test_a_task_is_scored_from_its_facts_alone() -> None:
         ({"levels": (1, 1)}, "must be without repeats"),
         ({"limit": -1}, "limit=-1"),
         ({"search": "tavily"}, "need their offline web"),
-        ({"search": "none"}, "need their offline web"),
         ({"source": "official", "path": "x"}, "has no pages for the official questions"),
         ({"search_key_env": "KEY"}, "need a live service"),
         ({"source": "official", "path": "x", "search": "brave", "search_url": "http://far.example"}, "so use https"),

@@ -23,9 +23,8 @@ def test_a_stage_may_have_data_of_another_kind():
         **dict.fromkeys(("sft_tools", "agent_pairs"), Tools),
         **dict.fromkeys(("sft", "sft_mixed", "cai_preferences", "mixed_reward_model"), MiniHH),
     }
-    assert stages["agent_pairs"].settings_key == planned("agent_pairs").settings_key
-    assert stages["sft_mixed"].settings_key == planned("sft_mixed").settings_key
-    assert stages["sft_tools"].settings_key == planned("sft_tools").settings_key
+    for name in ("agent_pairs", "sft_mixed", "sft_tools"):
+        assert stages[name].settings_key == planned(name).settings_key
     assert stages["mixed_reward_model"].sources()["attempts"] == stages["agent_pairs"].output
 
 
@@ -51,14 +50,8 @@ def test_a_vocabulary_that_is_given_cannot_be_chosen():
         checked("mixed_reward_model", "mixture.vocabulary=all")
 
 
-@pytest.mark.parametrize("settings", [{"attempts": 1}, {"pairs_per_task": 0}, {"heldout_tasks": -1}])
-def test_attempts_that_cannot_be_compared_are_refused(settings):
-    from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
-
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        AttemptPairs(**settings)
-
-
-def test_attempts_need_an_environment():
+def test_attempts_need_an_environment_and_another_attempt():
     with pytest.raises(ConfigError, match="needs an environment"):
         checked("agent_pairs", "data=mini_hh")
+    with pytest.raises(ConfigError, match="attempts"):
+        checked("agent_pairs", "algorithm.attempts=1")

@@ -62,12 +62,9 @@ def test_a_task_without_a_scored_attempt_is_no_row_and_has_no_chosen_success():
     assert row["success"] == 0.5
 
 
-def test_a_cut_attempt_is_no_row():
+def test_a_cut_attempt_is_no_row_and_no_success():
     row = maker({"right": 0.1, "wrong": 0.9})._row(TASK, [episode("right"), episode("wrong", finished=False)])
     assert row["problem"] == UNFINISHED
-
-
-def test_a_cut_attempt_is_no_success_of_a_task():
     row = maker({"right": 0.9, "wrong": 0.1})._row(TASK, [episode("right", finished=False), episode("wrong")])
     assert (row["success"], row["chosen_success"], row["problem"]) == (0.0, 0.0, UNFINISHED)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_lab.core.episodes import Environment, Episode, Segment, Task
+from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.tools import Tool, ToolError, call_tool, text_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import to_messages
@@ -22,7 +22,7 @@ from rlhf_lab.packs.agents.tools.flaky import BUSY, flaky
 from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, tools_of
 from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculate
 from rlhf_lab.packs.agents.tools.names import SYLLABLES, draw_names, draw_paired_bases, names_of
-from rlhf_lab.packs.agents.tools.roles import ROLES, prompt_of, spaced_call
+from rlhf_lab.packs.agents.tools.roles import ROLES, spaced_call
 from rlhf_lab.packs.agents.tools.settings import TOOL_ROLES, HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 from rlhf_lab.packs.agents.tools.tools import build
@@ -224,10 +224,6 @@ def test_test_tasks_go_through_the_kinds_in_turn():
 # the environment
 
 
-def test_a_world_is_an_environment(world):
-    assert isinstance(world, Environment)
-
-
 def test_what_a_turn_gives():
     world = ToolWorld(ToolWorldSize({"lookup": 1}, BaseSize(redirect=0.0), train_tasks=1), 0)
     task = world.tasks("train")[0]
@@ -380,10 +376,9 @@ def test_the_rows_are_conversations_whose_turns_are_learned():
     assert len(corpus.train) == 300 and not corpus.preferences and corpus.environment is not None
     assert corpus.tasks("test")[0].metadata["category"] == "lookup"
     for pair in corpus.train[:50]:
-        messages = to_messages(pair.prompt)
-        assert messages[0]["role"] == "user" and pair.meta["learn_from"] == 1
-        assert [m["role"] for m in messages[1:]] == ["assistant", "tool"] * pair.meta["calls"]
-        assert "Answer:" in pair.chosen
+        roles = [message["role"] for message in to_messages(pair.prompt)]
+        assert roles == ["user"] + ["assistant", "tool"] * pair.meta["calls"]
+        assert pair.meta["learn_from"] == 1 and "Answer:" in pair.chosen
     statistics = corpus.report["train"].statistics
     fraction = np.mean([pair.meta["correct_chosen"] for pair in corpus.train])
     assert statistics["share of demonstrations with the right answer"] == pytest.approx(fraction)
@@ -416,29 +411,15 @@ def test_every_role_has_rows_that_its_prompt_asks_for():
     assert re.fullmatch(r"1\. search\[ \w+ \w+ ; \w+ \]\n2\. search\[ #1 ; \w+ \]", plan.chosen)
 
 
-def test_the_prompts_of_roles():
-    assert prompt_of("act", "Find it.") == "Find it."
-    assert prompt_of("step", "Find it.") == "Step: Find it. Notes: nothing."
-    call = spaced_call("search", ["tal vor", "river"])
-    assert call == "search[ tal vor ; river ]"
-    noting = prompt_of("note", "Find it.", notes="capital tal vor", call=call, result="mal ril")
-    assert noting == "Note: Find it. Notes: capital tal vor; search[ tal vor ; river ] gave mal ril."
-    assert prompt_of("combine", "Which?", found=("12", "30")) == "Combine: Which? Found: 12; 30."
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
         ({"kinds": {"chain_99": 1.0}}, r"kinds: chain_99 is not one of lookup, .*did you mean chain_9"),
         ({"kinds": {"lookup": 0.0}}, "set a weight above 0 for at least one of them"),
-        ({"kinds": {}}, "set a weight above 0 for at least one of them"),
         ({"test_kinds": ("chains",)}, "test_kinds: chains is not one of"),
         ({"roles": {"act": 1.0, "sing": 1.0}}, "roles: sing is not one of act"),
         ({"entities": 40}, "entities=40 must be at least 6 and at most 10"),
-        ({"relations": 2}, "relations=2 must be at least 4 and at most 6"),
-        ({"turns": 1}, "turns=1 must be at least 2 and at most 64"),
         ({"redirect": 1.0}, "redirect=1.0 must be at least 0 and below 1"),
-        ({"train_tasks": 0}, "train_tasks=0 must be at least 1"),
     ],
 )
 def test_settings_that_make_no_world_are_refused(settings, problem):
