@@ -1,4 +1,7 @@
-"""A machine on which programs of a model cannot be isolated refuses stages that run them."""
+"""A machine on which programs of a model cannot be isolated refuses stages that run them.
+
+The problem comes from rlhf_lab.packs.code.sandbox.preflight.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,8 @@ def problems(recipe: str, *overrides: str) -> str:
 )
 def test_a_machine_without_a_sandbox(monkeypatch, tmp_path, recipe, overrides, runs_code):
     if "data=humaneval" in overrides:
-        row = {
-            "task_id": "0",
-            "prompt": "def f(x):\n",
-            "entry_point": "f",
-            "test": "assert f(1)",
-            "canonical_solution": "",
-        }
+        row = {"task_id": "0", "prompt": "def f(x):\n", "entry_point": "f", "test": "assert f(1)"}
+        row["canonical_solution"] = ""
         (tmp_path / "rows.jsonl").write_text(20 * f"{json.dumps(row)}\n")
         overrides = [*overrides, f"data.path={tmp_path / 'rows.jsonl'}", "needs.reward=null"]
     monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "user namespaces are not allowed")

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_lab.cli import publish as publish_words
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
-from rlhf_lab.core.files import json_text, read_json
+from rlhf_lab.core.files import read_json
 from rlhf_lab.interop.publishing import card, hub, model_files, provenance, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks, without_local_paths
 from rlhf_lab.interop.publishing.publish import PublishRequest, publish
@@ -47,21 +47,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("rlhf_lab.stages.manifest.command_line", lambda: f"python -m rlhf_lab +recipe=grpo outputs={out}")
         sft = planned("sft", *SMALL, f"outputs={out}", f"question={TYPED_KEY}")
         execute(sft)
-        grpo = planned(
-            "grpo",
-            *SMALL,
-            "reward=length",
-            "needs.reward=null",
-            "algorithm.iterations=3",
-            "reward.monitor.warmup=1",
-            "algorithm.prompts_per_iteration=8",
-            "model.lora.rank=2",
-            "stages.sft.model.lora.rank=0",
-            "stages.sft.algorithm.epochs=1",
-            f"needs.policy={sft.model}",
-            f"outputs={out}",
-        )
-        execute(grpo)
+        rewarded = ("reward=length", "needs.reward=null", "reward.monitor.warmup=1", f"needs.policy={sft.model}")
+        short = ("algorithm.iterations=3", "algorithm.prompts_per_iteration=8", "stages.sft.algorithm.epochs=1")
+        adapter = ("model.lora.rank=2", "stages.sft.model.lora.rank=0")
+        execute(planned("grpo", *SMALL, *rewarded, *short, *adapter, f"outputs={out}"))
     yield out / "runs"
 
 
@@ -113,11 +102,8 @@ def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) 
         manifest["data"]["fingerprint"],
         SHA,
         "`length` (length), weight 1",
-        "They are proxies",
         f"Stage 1 of 2: recipe `sft`, algorithm `sft`, key `{read_json(sft / 'manifest.json')['key']}`",
-        "| `algorithm.lr` |",
         "| `model.lora.rank` | 2 |",
-        "| `seed` | 0 |",
         "Monitor of reward hacking",
         "No gate was applied",
         "One training run with seed 0",
@@ -219,11 +205,6 @@ def test_an_adapter_alone_names_a_base_that_others_have(grpo: Path, tmp_path: Pa
     assert matter.base_model == "someone/sft" and matter.library_name == "peft"
 
 
-def test_an_adapter_is_asked_of_a_run_with_one(sft: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"without an adapter"):
-        publish(PublishRequest(str(sft), str(tmp_path / "x"), adapter=True))
-
-
 def test_a_model_with_other_numbers_is_not_published(sft: Path, tmp_path: Path) -> None:
     to = tmp_path / "other"
     to.mkdir()
@@ -244,10 +225,12 @@ def test_a_failure_leaves_nothing_behind(sft: Path, tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_there_is_kept(sft: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_there_is_kept_and_an_adapter_is_asked_of_a_run_with_one(sft: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     with pytest.raises(ConfigError, match="already exists"):
         publish(PublishRequest(str(sft), str(tmp_path / "mine")))
+    with pytest.raises(ConfigError, match="without an adapter"):
+        publish(PublishRequest(str(sft), str(tmp_path / "x"), adapter=True))
 
 
 @pytest.mark.parametrize(
@@ -265,21 +248,18 @@ def test_a_run_that_is_not_whole_or_not_named_is_refused(
         publish(PublishRequest(str(changed(file, **values)), str(tmp_path / "model")))
 
 
-def test_a_run_that_has_changed_since_is_refused(changed: Any, tmp_path: Path) -> None:
+def test_a_run_that_has_changed_since_or_has_no_model_is_refused(changed: Any, tmp_path: Path) -> None:
     directory = changed("result.json")
+    request = PublishRequest(str(directory), str(tmp_path / "model"))
     (directory / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(ArtifactError, match="is damaged"):
-        publish(PublishRequest(str(directory), str(tmp_path / "model")))
+        publish(request)
     (directory / seal.NAME).unlink()
     with pytest.raises(DataError, match=seal.NAME):
-        publish(PublishRequest(str(directory), str(tmp_path / "model")))
-
-
-def test_a_run_without_a_model_is_refused(changed: Any, tmp_path: Path) -> None:
-    directory = changed("result.json")
+        publish(request)
     shutil.rmtree(directory / "model")
     with pytest.raises(DataError, match="has no model"):
-        publish(PublishRequest(str(directory), str(tmp_path / "model")))
+        publish(request)
 
 
 @pytest.mark.parametrize(
@@ -306,21 +286,18 @@ def test_what_needs_consent_is_refused_without_it_and_told_with_it(
     assert f"Published although** {refusals.DESPITE[reason]}" in (tmp_path / "model" / "README.md").read_text()
 
 
-def test_a_failed_gate_needs_consent(sft: Path, tmp_path: Path) -> None:
+def test_a_failed_gate_needs_consent_and_a_gated_run_must_have_asked_this_model(
+    sft: Path, grpo: Path, tmp_path: Path
+) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
-    request = PublishRequest(str(sft), str(tmp_path / "model"), gate=str(suite))
+    to = str(tmp_path / "model")
     with pytest.raises(DataError, match="despite=failed_gate"):
-        publish(request)
-    publish(PublishRequest(str(sft), str(tmp_path / "model"), gate=str(suite), despite=["failed_gate"]))
-    assert "Gate `strict`: failed: heldout_nll below bound" in (tmp_path / "model" / "README.md").read_text()
-
-
-def test_the_gated_run_must_have_asked_this_model(sft: Path, grpo: Path, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
+        publish(PublishRequest(str(sft), to, gate=str(suite)))
     with pytest.raises(DataError, match="did not evaluate the model"):
-        publish(PublishRequest(str(grpo), str(tmp_path / "model"), gate=str(suite), gate_run=str(sft)))
+        publish(PublishRequest(str(grpo), to, gate=str(suite), gate_run=str(sft)))
+    publish(PublishRequest(str(sft), to, gate=str(suite), despite=["failed_gate"]))
+    assert "Gate `strict`: failed: heldout_nll below bound" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_the_gated_run_may_name_the_model_by_its_directory(sft: Path, changed: Any, tmp_path: Path) -> None:
@@ -335,35 +312,38 @@ def test_the_gated_run_may_name_the_model_by_its_directory(sft: Path, changed: A
 
 
 def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and paths behind escapes, in addresses, in the metadata of weights, in vocabularies."""
     monkeypatch.setenv("MY_SERVICE_TOKEN", "correct-horse-battery")
-    (tmp_path / "README.md").write_text("key hf_" + "a" * 34)
-    (tmp_path / "config.json").write_text('{"x": "correct-horse-battery", "y": "https://me:pass@host/x"}')
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04")
-    (tmp_path / "evaluation.jsonl").write_text("{}")
-    (tmp_path / "tokenizer.json").write_text('{"vocab": {"/home/linux/x": 1}}')
-    found = "\n".join(leaks(tmp_path))
-    for what in (
-        "README.md contains a Hugging Face token",
-        "the environment variable MY_SERVICE_TOKEN",
-        "config.json contains a URL with a password",
-        "pytorch_model.bin is not a type of file",
-        "evaluation.jsonl is not a type of file",
-    ):
-        assert what in found
-    assert "tokenizer.json" not in found
-
-
-def test_leaks_behind_escapes_and_addresses_of_files_are_found(tmp_path: Path) -> None:
-    token = "hf" + "_" + "aB3" * 12  # an invented token
-    (tmp_path / "README.md").write_text("see file:///srv/data/mine and https://host/srv/data/mine")
-    (tmp_path / "config.json").write_text(json.dumps({"note": f"first line\n{token}"}))
-    (tmp_path / "generation_config.json").write_text('{"x": "\\u002fhome\\u002fsomeone\\u002fplace"}')
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"note": "first line\n/home/someone/place"}))
-    assert leaks(tmp_path) == [
+    place = "/home/someone/place"
+    texts = {
+        "README.md": "see file:///srv/data/mine and https://host/srv/data/mine",
+        "added_tokens.json": '{"x": "correct-horse-battery"}',
+        "chat_template.jinja": "https://me:pass@host/x",
+        "config.json": json.dumps({"note": f"first line\n{TYPED_KEY}"}),
+        "evaluation.jsonl": "{}",
+        "generation_config.json": '{"x": "\\u002fhome\\u002fsomeone\\u002fplace"}',
+        "pytorch_model.bin": "\x80\x04",
+        "special_tokens_map.json": json.dumps({"note": f"first line\n{place}"}),
+        "tokenizer.json": json.dumps({"model": {"vocab": {TYPED_KEY: 1, "/home/linux/x": 2}}}),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    save_file({"w": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"source": place})
+    save_file({"w": torch.zeros(1)}, tmp_path / "b.safetensors", metadata={"made by": f"login {TYPED_KEY}"})
+    save_file({"w": torch.zeros(1)}, tmp_path / "c.safetensors", metadata={"format": "pt"})
+    found = leaks(tmp_path)
+    kinds = [f"{name} is not a type of file" for name in ("evaluation.jsonl", "pytorch_model.bin")]
+    assert [line.partition(" that is published")[0] for line in found if "type of file" in line] == kinds
+    assert [line for line in found if "type of file" not in line] == [
         "README.md contains a path of this machine (file:///srv/data/mine)",
+        f"a.safetensors contains a path of this machine ({place})",
+        "added_tokens.json contains the value of the environment variable MY_SERVICE_TOKEN",
+        "b.safetensors contains a Hugging Face token",
+        "chat_template.jinja contains a URL with a password",
         "config.json contains a Hugging Face token",
-        "generation_config.json contains a path of this machine (/home/someone/place)",
-        "special_tokens_map.json contains a path of this machine (/home/someone/place)",
+        f"generation_config.json contains a path of this machine ({place})",
+        f"special_tokens_map.json contains a path of this machine ({place})",
+        "tokenizer.json contains a Hugging Face token",
     ]
 
 
@@ -386,19 +366,6 @@ def test_a_changed_model_does_not_pass_without_its_seal(sft: Path, tmp_path: Pat
     (copy / seal.NAME).unlink()
     with pytest.raises(ArtifactError, match="SHA256SUMS, written at completion, is missing"):
         check_source(copy / "model")
-
-
-def test_metadata_of_weights_and_vocabularies_are_searched(tmp_path: Path) -> None:
-    token = "hf" + "_" + "aB3" * 12  # an invented token
-    save_file({"w": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"source": "/home/someone/secret/place"})
-    save_file({"w": torch.zeros(1)}, tmp_path / "b.safetensors", metadata={"made by": f"login {token}"})
-    save_file({"w": torch.zeros(1)}, tmp_path / "c.safetensors", metadata={"format": "pt"})
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {token: 1, "/home/linux/x": 2}}}))
-    assert leaks(tmp_path) == [
-        "a.safetensors contains a path of this machine (/home/someone/secret/place)",
-        "b.safetensors contains a Hugging Face token",
-        "tokenizer.json contains a Hugging Face token",
-    ]
 
 
 def test_paths_are_shortened_and_addresses_are_not() -> None:
@@ -528,9 +495,3 @@ def test_the_command_hands_over_what_was_written(monkeypatch: pytest.MonkeyPatch
     assert requests == [
         PublishRequest("runs/a", "hub:me/model", dtype="bfloat16", public=True, despite=["smoke", "hard_stop"])
     ]
-
-
-def test_result_json_is_written_as_it_is_sealed(grpo: Path) -> None:
-    """The copies of these tests rely on this: the checksum is of the file's text."""
-    text = (grpo / "result.json").read_text()
-    assert json_text(json.loads(text)) == text

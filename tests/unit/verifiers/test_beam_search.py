@@ -85,8 +85,7 @@ def search(tmp_path):
 
 def test_every_step_by_hand(search):
     """Four first steps, two of them equal; the best two stay. The answer with the highest reward, .65, wins: 18."""
-    prompt_ids = [search.encoder.prompt(PROMPT)]
-    (found,) = search.search([Task(PROMPT)], prompt_ids, beams=4, width=2)
+    (found,) = search.search([Task(PROMPT)], [search.encoder.prompt(PROMPT)], beams=4, width=2)
     assert found.response == "5 + 3 = 9\n9 * 2 = 18\n#### 18"
     sampler = search.steps.sampler
     assert sampler.asked == [

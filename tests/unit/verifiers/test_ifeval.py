@@ -15,7 +15,7 @@ from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.rewards.verifiers import instructions
 from rlhf_lab.rewards.verifiers.ifeval import IFEvalVerifier, lenient_variants, read_instructions
-from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, count_sentences
+from rlhf_lab.rewards.verifiers.instructions import count_sentences
 from rlhf_lab.rewards.verifiers.settings import IFEval
 
 STORY = "The old lighthouse keeper climbed the stairs every evening and lit the lamp for the ships at sea."
@@ -127,12 +127,6 @@ def test_instructions_about_the_language(name, arguments, follows, breaks):
     assert verifier.score(row(("language:response_language", {"language": "en"})), "p", "123") == 1  # nobody can tell
 
 
-def test_the_table_of_cases_is_complete():
-    assert len(INSTRUCTIONS) == 25
-    assert {name for name, *_ in (*CASES, *IN_LANGUAGE)} == set(INSTRUCTIONS)
-    assert {name for name, *_ in IN_LANGUAGE} == set(ABOUT_LANGUAGE)
-
-
 def test_sentences():
     assert count_sentences("") == 0
     assert count_sentences("no punctuation") == 1
@@ -150,13 +144,9 @@ def test_share_and_all_strict_and_loose():
         "loose_all": 1,  # without its first line the response has no comma
         "loose_followed": 3,
     }
-    for settings, score in (
-        (IFEval(), 2 / 3),
-        (IFEval(credit="all"), 0),
-        (IFEval(reading="loose"), 1),
-        (IFEval(reading="loose", credit="all"), 1),
-    ):
-        verdict = IFEvalVerifier(settings).verdict(metadata, "p", response)
+    scores = {("strict", "share"): 2 / 3, ("strict", "all"): 0, ("loose", "share"): 1, ("loose", "all"): 1}
+    for (reading, credit), score in scores.items():
+        verdict = IFEvalVerifier(IFEval(reading=reading, credit=credit)).verdict(metadata, "p", response)
         assert verdict.score == pytest.approx(score)
         assert verdict.parts == parts
 
@@ -187,7 +177,6 @@ def test_rows_that_cannot_be_checked_are_unscored_whatever_the_reply():
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
-        ({"instruction_id_list": ["punctuation:no_comma"]}, "as many objects"),
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "as many objects"),
         ({"instruction_id_list": "no_comma", "kwargs": "[]"}, "as many objects"),
         (row(("punctuation:no_commas", {})), "'punctuation:no_commas' is unknown"),

@@ -129,27 +129,18 @@ def test_plain_numbers_are_exact():
 SAME = [
     (r"(x+1)^2", "x^2+2x+1"),
     ("x^2-1", "(x-1)(x+1)"),
-    ("x+1", "1+x"),
     (r"\frac{x}{2}", "0.5x"),
-    (r"\sqrt{8}", r"2\sqrt{2}"),
     (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
-    (r"\sqrt{2}", "2^{1/2}"),
     (r"\sqrt{2}", "1.414214"),
     (r"2\frac{1}{2}", "2.5"),
-    ("1024", "2^{10}"),
     ("120", "5!"),
-    (r"e^{x+y}", "e^x e^y"),
     ("1", r"\sin^2 x + \cos^2 x"),
-    (r"\{1,2\}", r"\{2,1\}"),
     (r"\{1,2\}", "2, 1"),
     (r"\pm 3", r"\{-3, 3\}"),
     (r"1\pm\sqrt{2}", r"1-\sqrt2, 1+\sqrt2"),
     ("x=5", "5"),
-    ("y=2x+1", "y-2x=1"),
     ("[0,1)", r"0 \le x < 1"),
     (r"(2,\infty)", "x>2"),
-    (r"[0,1]\cup[2,3]", r"[2,3]\cup[0,1]"),
-    ("(1,2,3)", "(1, 2, 3)"),
     (r"(1,\frac{1}{2})", "(1, 0.5)"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix}1&2\\3&4\end{bmatrix}"),
     (r"5\text{ cm}", "5"),
@@ -162,39 +153,26 @@ SAME = [
     (r"2\sqrt{3}", "2√3"),
     ("9x^2", "9x²"),
     (r"(-\infty,2)\cup(2,\infty)", "(-∞,2)∪(2,∞)"),
-    (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1\pm\sqrt{5}}{2}"),
     (r"x = \frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1+\sqrt5}{2}, \frac{-1-\sqrt5}{2}"),
     (r"\frac{-1 \pm \sqrt{5}}{2}", "(-1 ± √5)/2"),
 ]
 OTHER = [
     (r"(x+1)^2", "x^2+1"),
-    (r"(x+1)^2", "x^2+2x"),
     ("x+1", "x-1"),
-    ("x", "y"),
     (r"\frac{x}{2}", r"\frac{2}{x}"),
-    (r"\sqrt{8}", r"2\sqrt{3}"),
     (r"3\sqrt{2}", r"3+\sqrt{2}"),
     (r"\sqrt{2}", "1.41"),
-    (r"\pi", "3.14"),
     (r"\frac{1}{3}", "0.33"),
     (r"2\frac{1}{2}", "1"),
-    (r"\{1,2\}", r"\{1,3\}"),
     (r"\{1,2\}", r"\{1,2,3\}"),
     (r"\pm 3", "3"),
     ("2", "2 or 3"),
-    ("2", "2, 3"),
     ("3, 5", "3"),
     ("x=5", "y=5"),
     ("[0,1]", "[0,1)"),
-    ("[0,1]", "(0,1)"),
-    (r"x\ge 3", "x>3"),
     (r"(2,\infty)", r"(-\infty,2)"),
     ("(1,2)", "(2,1)"),
-    ("(1,2,3)", "(1,3,2)"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
-    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
-    ("3+4i", "3-4i"),
-    (r"\infty", r"-\infty"),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}"),
     ("2", "2√3"),
     (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{1 \pm \sqrt{5}}{2}"),
@@ -271,26 +249,34 @@ def test_threads_share_one_process():
     symbolic.close()
 
 
-def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
-    """With a stand-in for the worker: the first answer never comes, and later ones do."""
-    worker = tmp_path / "worker.py"
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """A stand-in for the worker, which counts what it is asked; what it is asked says whether it hangs or ends."""
+    requested, worker = tmp_path / "asked", tmp_path / "worker.py"
     worker.write_text(
         "import json, os, sys, time\n"
         "print(json.dumps({'ready': True}), flush=True)\n"
         "for line in sys.stdin:\n"
         "    gold, stated = json.loads(line)\n"
-        "    if stated == 'hang': time.sleep(600)\n"
-        "    if stated == 'die': os._exit(1)\n"
-        "    print(json.dumps({'equal': gold == stated}), flush=True)\n"
+        f"    open({str(requested)!r}, 'a').write(stated + '\\n')\n"
+        f"    is_first = open({str(requested)!r}).read().split().count(stated) == 1\n"
+        "    if stated == 'dies' or stated == 'dies_once' and is_first: os._exit(1)\n"
+        "    if stated == 'hangs' or stated == 'hangs_once' and is_first: time.sleep(600)\n"
+        "    print(json.dumps({'equal': gold == stated or 'once' in stated}), flush=True)\n"
     )
     monkeypatch.setattr(equivalence, "WORKER", worker)
     monkeypatch.setattr(equivalence, "find_spec", lambda name: True)
+    return lambda stated: requested.read_text().split().count(stated)
+
+
+def test_a_hanging_process_is_ended(asked):
+    """The first answer never comes, and later ones do."""
     symbolic = SymbolicEquivalence(timeout_s=1.0)
     assert symbolic("a", "a") is True
     first = symbolic._process
-    assert symbolic("a", "hang") is None
+    assert symbolic("a", "hangs") is None
     assert first.poll() is not None  # exited, and waited for
-    assert symbolic("a", "die") is None
+    assert symbolic("a", "dies") is None
     assert symbolic("a", "b") is False
     assert symbolic.undecided == 2
     symbolic.close()
@@ -304,33 +290,16 @@ def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
         parents.wait()
 
 
-def test_what_was_not_decided_is_asked_again(monkeypatch, tmp_path):
-    """With a stand-in for the worker, which counts what it is asked: `once` ends it, or hangs, the first time only."""
-    requested = tmp_path / "asked"
-    worker = tmp_path / "worker.py"
-    worker.write_text(
-        "import json, os, sys, time\n"
-        "print(json.dumps({'ready': True}), flush=True)\n"
-        "for line in sys.stdin:\n"
-        "    gold, stated = json.loads(line)\n"
-        f"    open({str(requested)!r}, 'a').write(stated + '\\n')\n"
-        f"    is_first = open({str(requested)!r}).read().split().count(stated) == 1\n"
-        "    if stated == 'dies': os._exit(1)\n"
-        "    if stated == 'dies_once' and is_first: os._exit(1)\n"
-        "    if stated == 'hangs_once' and is_first: time.sleep(600)\n"
-        "    print(json.dumps({'equal': True}), flush=True)\n"
-    )
-    monkeypatch.setattr(equivalence, "WORKER", worker)
-    monkeypatch.setattr(equivalence, "find_spec", lambda name: True)
+def test_what_was_not_decided_is_asked_again(asked):
     symbolic = SymbolicEquivalence(timeout_s=0.5)
     assert symbolic("a", "dies_once") is True and symbolic.undecided == 0
     assert symbolic("a", "hangs_once") is None and symbolic.undecided == 1
-    assert requested.read_text().split().count("hangs_once") == 1  # a retry would cost the time again
+    assert asked("hangs_once") == 1  # a retry would cost the time again
     assert symbolic("a", "hangs_once") is True and symbolic.undecided == 1
     assert symbolic("a", "dies") is None and symbolic.undecided == 2
-    assert requested.read_text().split().count("dies") == 2
+    assert asked("dies") == 2
     assert symbolic("a", "hangs_once") is True
-    assert requested.read_text().split().count("hangs_once") == 2  # decided, and remembered
+    assert asked("hangs_once") == 2  # decided, and remembered
     symbolic.close()
 
 
@@ -352,8 +321,5 @@ def test_rows_without_an_answer_are_unscored_and_odd_ones_are_errors():
     assert verifier.verdict({"answer": 7}, "p", "seven").parts == {"stated": 0, "undecided": 0}
     with pytest.raises(DataError, match="expected text or a number"):
         verifier.score({"answer": [7]}, "p", "#### 7")
-
-
-def test_settings_that_make_no_verifier():
     with pytest.raises(ConfigError, match="answer_timeout_s"):
         Math(answer_timeout_s=0)
