@@ -111,21 +111,6 @@ def test_always_refusing_scores_the_share_of_refusals(tasks):
     assert 0.05 < is_refusal.mean() < 0.15
 
 
-@pytest.mark.slow
-def test_always_guessing_scores_what_chance_gives():
-    tasks = SIBLINGS.tasks("test")
-    # one of the values that the tools hold, or of the question; each as probable: the fraction of right ones
-    chances = []
-    for task in tasks:
-        candidates = guesses(task.metadata)
-        chances.append(np.mean([attempt(task, guess)["success"] for guess in candidates]))
-    chance = float(np.mean(chances))
-    assert chance < 0.1
-    spread = np.sqrt(np.sum(np.multiply(chances, np.subtract(1, chances)))) / len(tasks)
-    observed = np.mean([scores["success"] for scores in run("always_guess", SIBLINGS)])
-    assert abs(observed - chance) <= 3 * spread
-
-
 def test_random_calls_are_worth_little_but_the_sequence_alone_does_not_say_so():
     scores = run("random_tools", SIBLINGS)
     means = {name: np.mean([each[name] for each in scores]) for name in scores[0]}
@@ -171,12 +156,15 @@ def test_each_behaviour_can_be_chosen(behaviour):
 
 def test_the_oracle_gives_no_answer_that_its_tools_have_not_shown():
     """Else it would be right without them, and bound nothing."""
-    empty = text_tool(
-        "search", "Looks up.", {"entity": "what", "relation": "of it"}, lambda entity, relation: "nothing"
-    )
-    [trajectory] = ScriptedAgent("oracle").run_many([Assignment(MAYOR, (empty,))], lambda position, trajectory: None)
-    assert [call.result for call in trajectory.calls] == ["nothing", "nothing"]
-    assert trajectory.answer == f"I could not find this: {MAYOR.metadata['question']}"
+    empty = text_tool("search", "Looks up.", {"entity": "what", "relation": "of it"}, lambda **_: "nothing")
+    jobs = [Assignment(MAYOR, tools) for tools in ((empty,), tuple(CANONICAL.tools(MAYOR, 0)))]
+    blind, seeing = ScriptedAgent("oracle").run_many(jobs, lambda position, trajectory: None)
+    assert [call.result for call in blind.calls] == ["nothing", "nothing"]
+    assert blind.answer == f"I could not find this: {MAYOR.metadata['question']}"
+    # turns are written as a model would write them
+    calls = ["Action: search[Velmora ; capital]", "Action: search[Ossin ; mayor]"]
+    assert [turn.text for turn in seeing.turns] == [*calls, "Answer: Tine Aldou"]
+    assert seeing.stop == "answered"
 
 
 def test_draws_of_random_calls_differ_and_answer_with_what_any_of_them_gave():
@@ -191,15 +179,3 @@ def test_draws_of_random_calls_differ_and_answer_with_what_any_of_them_gave():
         assert trajectory.answer in results
         positions.add(results.index(trajectory.answer))
     assert positions == {0, 1, 2, 3}
-
-
-def test_turns_are_written_as_a_model_would_write_them():
-    [trajectory] = ScriptedAgent("oracle").run_many(
-        [Assignment(MAYOR, tuple(CANONICAL.tools(MAYOR, 0)))], lambda position, trajectory: None
-    )
-    assert [turn.text for turn in trajectory.turns] == [
-        "Action: search[Velmora ; capital]",
-        "Action: search[Ossin ; mayor]",
-        "Answer: Tine Aldou",
-    ]
-    assert trajectory.stop == "answered"

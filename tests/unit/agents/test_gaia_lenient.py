@@ -73,37 +73,30 @@ FORGIVEN = {
         ("Route sixty-six", "Route 66"),
     ],
 }
-NOT_FORGIVEN = [
-    ("17 or 18", "17"),
-    ("17 and 18", "17"),
-    ("not 17", "17"),
-    ("17 to 20", "17"),
-    ("17 million", "17"),
-    ("17.1", "17"),
-    ("3.14", "3.14159"),
-    ("17 apples", "17 km"),
-    ("35 miles", "35 km"),
-    ("$40", "€40"),
-    ("5 km", "5 km²"),
-    ("10²", "102"),
-    ("31/2", "3½"),
-    ("17%", "0.17"),
-    ("Saint Petersburg", "St. Petersburg"),
-    ("Slate or Tidal", "Slate"),
-    ("I think that it is Slate", "Slate"),
-    ("a, a", "a, b"),
-    ("a, b", "a, a"),
-    ("—", "…"),
-    ("7", "7 Wonders"),
-    ("a, b, c", "a, b"),
-    ("The", "a"),
-    ("", "cat"),
-    (None, "cat"),
-    ("", "the"),
-    ("1/0", "0"),
-    ("9" * 5000, "9"),
-    ("1e999999999", "1"),
-]
+NOT_FORGIVEN = {
+    "17": ("17 or 18", "17 and 18", "not 17", "17 to 20", "17 million", "17.1"),
+    "3.14159": ("3.14",),
+    "17 km": ("17 apples",),
+    "35 km": ("35 miles",),
+    "€40": ("$40",),
+    "5 km²": ("5 km",),
+    "102": ("10²",),
+    "3½": ("31/2",),
+    "0.17": ("17%",),
+    "St. Petersburg": ("Saint Petersburg",),
+    "Slate": ("Slate or Tidal", "I think that it is Slate"),
+    "a, b": ("a, a", "a, b, c"),
+    "a, a": ("a, b",),
+    "…": ("—",),
+    "7 Wonders": ("7",),
+    "a": ("The",),
+    "cat": ("", None),
+    "the": ("",),
+    "0": ("1/0",),
+    "9": ("9" * 5000,),
+    "1": ("1e999999999",),
+}
+"""Gold: answers that are wrong."""
 
 
 @pytest.mark.parametrize(("answer", "gold"), [pair for pairs in FORGIVEN.values() for pair in pairs])
@@ -112,7 +105,9 @@ def test_what_is_forgiven(answer: str, gold: str) -> None:
     assert not official_score(answer, gold)
 
 
-@pytest.mark.parametrize(("answer", "gold"), NOT_FORGIVEN)
+@pytest.mark.parametrize(
+    ("answer", "gold"), [(answer, gold) for gold, group in NOT_FORGIVEN.items() for answer in group]
+)
 def test_what_is_not_forgiven(answer: str | None, gold: str) -> None:
     assert not lenient_score(answer, gold)
 

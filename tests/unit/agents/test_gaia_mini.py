@@ -93,25 +93,6 @@ def test_one_guess_for_all_is_right_once_at_most() -> None:
         assert sum(lenient_score(guess, gold) for gold in golds) == 1
 
 
-def test_wrong_ways_give_wrong_answers() -> None:
-    """The trap of a question leads to another answer than gold."""
-    gold = {question.id: question.answer for question in QUESTIONS}
-    traps = {
-        "mini-1-02": "1926",  # opened again
-        "mini-1-03": "Turnstone",  # retired in another year
-        "mini-2-03": str(12 * 12 * 20),  # without the price for groups
-        "mini-3-01": str(761 - 612),  # the old survey
-        "mini-3-02": str(2054 / 96),  # without the erratum
-        "mini-3-03": str((600 + 400 + 500) / 10 * 3 / 20),  # with a ship that was not his
-        "mini-3-06": str(15 * 7),  # with the ballots of those who resigned
-        "mini-3-07": str(1911 + 3 * 8 - 1889),  # the newspaper's period
-        "mini-3-08": str((6 + 8 + 8.5 + 11 + 11.5 + 10.5 + 8.5) / 7),  # without the correction
-        "mini-3-10": str((60 + 64 + 36) * 2.5),  # the route that does not run
-    }
-    for name, trap in traps.items():
-        assert not lenient_score(trap, str(gold[name])), name
-
-
 def test_a_pattern_that_finds_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {name: dict(entry) for name, entry in mini._entries().items()}
     step = {"tool": "open_page", "arguments": {"url": "https://gazetteer.example/eil"}, "take": {"x": "no such text"}}

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from rlhf_lab.core.episodes import Episode, Segment, Task
-from rlhf_lab.core.tools import Tool, ToolError, call_tool, text_tool
+from rlhf_lab.core.tools import ToolError, call_tool, text_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.harness.answer_scores import score_answer
 from rlhf_lab.packs.agents.tools.bases import BaseSize, draw_base
-from rlhf_lab.packs.agents.tools.demonstrations import Habits, ToolDemonstration
+from rlhf_lab.packs.agents.tools.demonstrations import Habits
 from rlhf_lab.packs.agents.tools.flaky import BUSY, flaky
-from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, tools_of
+from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN
 from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculate
 from rlhf_lab.packs.agents.tools.names import SYLLABLES, draw_names, draw_paired_bases, names_of
 from rlhf_lab.packs.agents.tools.roles import ROLES, spaced_call
@@ -260,12 +260,9 @@ def test_grades_count_calls_and_right_answers(world):
 # tools that fail
 
 
-def echo_tool() -> Tool:
-    return text_tool("echo", "Repeats.", {"text": "what"}, lambda text: text)
-
-
-def outcomes(tool: Tool, calls: int) -> list[bool]:
-    """Return, for each of `calls` calls, True if it worked."""
+def outcomes(fails: float, seed: int, calls: int) -> list[bool]:
+    """Return, for each of `calls` calls of a flaky tool, True if it worked."""
+    tool = flaky(text_tool("echo", "Repeats.", {"text": "what"}, lambda text: text), fails, seed)
     worked = []
     for _ in range(calls):
         try:
@@ -277,13 +274,10 @@ def outcomes(tool: Tool, calls: int) -> list[bool]:
     return worked
 
 
-def test_a_flaky_tool_is_busy_as_often_as_it_should():
-    assert np.mean(outcomes(flaky(echo_tool(), 0.2, seed=1), 4000)) == pytest.approx(0.8, abs=0.03)
-    assert all(outcomes(flaky(echo_tool(), 0.0, seed=1), 20))
-
-
-def test_an_attempt_that_makes_the_same_calls_has_the_same_luck():
-    first, again, other = (outcomes(flaky(echo_tool(), 0.5, seed), 40) for seed in (1, 1, 2))
+def test_a_flaky_tool_is_busy_as_often_as_it_should_and_equal_calls_have_equal_luck():
+    assert np.mean(outcomes(0.2, seed=1, calls=4000)) == pytest.approx(0.8, abs=0.03)
+    assert all(outcomes(0.0, seed=1, calls=20))
+    first, again, other = (outcomes(0.5, seed, calls=40) for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -331,15 +325,6 @@ def test_habits_happen_as_often_as_they_should():
     chains = ToolWorld(ToolWorldSize({"chain_2": 1}, BaseSize(redirect=0.0), train_tasks=1000), 0)
     early = [chains.demonstrate(task, Habits(stop_early=0.3)) for task in chains.tasks("train")]
     assert np.mean([len(d.turns) == 2 for d in early]) == pytest.approx(0.3, abs=0.05)
-
-
-def test_without_habits_nobody_draws(world):
-    """The careful demonstration of a task does not depend on its random numbers."""
-    task = world.tasks("train")[0]
-    selected = world.draw("train", 0)
-    tools = tools_of(selected, 0)
-    first, second = (ToolDemonstration(selected, tools, Random(seed)) for seed in (1, 2))
-    assert [turn.text for turn in first.turns] == [turn.text for turn in second.turns] and task.metadata["number"] == 0
 
 
 # the corpus
@@ -431,10 +416,8 @@ def test_settings_that_make_no_world_are_refused(settings, problem):
 
 def test_who_combines_computes_first():
     """From the parts of a sum one more call; from that call's result too, the answer."""
-    corpus = build(
-        Tools(train_tasks=20, test_tasks=2, roles={"combine": 1.0}, kinds={"sum": 1.0}, redirect=0.0, seed=0)
-    )
-    plan, parts = corpus.train[0], corpus.train[1]
+    combining = {"roles": {"combine": 1.0}, "kinds": {"sum": 1.0}, "redirect": 0.0}
+    plan, parts, *_ = build(Tools(train_tasks=20, test_tasks=2, seed=0, **combining)).train
     found = re.findall(r"Found: (\d+); (\d+)(; \d+)?\.", plan.prompt)[0]
     total = int(found[0]) + int(found[1])
     assert found[2] == f"; {total}" and plan.chosen == f"Answer: {total}"

@@ -382,17 +382,6 @@ def stub(*, private: bool) -> Any:
     return api
 
 
-def test_the_hub_gets_the_same_folder_in_a_private_repository(sft: Path, tmp_path: Path) -> None:
-    api = stub(private=True)
-    names: list[str] = []
-    api.upload_folder.side_effect = lambda **sent: names.extend(p.name for p in Path(sent["folder_path"]).iterdir())
-    address = publish(PublishRequest(str(sft), "hub:someone/model"), api=api)
-    assert address == "https://hub.example/someone/model"
-    assert api.create_repo.call_args.kwargs["private"] is True
-    assert {"README.md", "model.safetensors", "config.json", "tokenizer.json"} <= set(names)
-    assert SHA in api.upload_folder.call_args.kwargs["commit_message"]
-
-
 def test_nothing_is_sent_to_a_public_repository_unasked(sft: Path) -> None:
     api = stub(private=False)
     with pytest.raises(LabError, match="public=true"):
@@ -408,6 +397,7 @@ class Hub(BaseHTTPRequestHandler):
     asked: ClassVar[list[str]] = []
     files: ClassVar[dict[str, bytes]] = {}
     is_private: ClassVar[list[bool]] = []
+    summaries: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         self.asked.append(f"GET {self.path}")
@@ -429,6 +419,8 @@ class Hub(BaseHTTPRequestHandler):
             self._answer({"files": [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]})
         else:
             for line in map(json.loads, body.splitlines()):
+                if line["key"] == "header":
+                    self.summaries.append(line["value"]["summary"])
                 if line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             url = f"http://{self.headers['Host']}/someone/model/commit/{'b' * 40}"
@@ -453,15 +445,16 @@ def test_the_real_client_sends_one_commit(sft: Path, monkeypatch: pytest.MonkeyP
     thread.start()
     try:
         api = HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_of_a_test")
-        publish(PublishRequest(str(sft), "hub:someone/model"), api=api)
+        address = publish(PublishRequest(str(sft), "hub:someone/model"), api=api)
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert Hub.is_private == [True]
+    assert Hub.is_private == [True] and address.endswith("/someone/model")
     assert sum("/commit/" in requested for requested in Hub.asked) == 1
     assert Hub.files["model.safetensors"] == (sft / "model" / "model.safetensors").read_bytes()
-    assert SHA in Hub.files["README.md"].decode()
+    assert SHA in Hub.files["README.md"].decode() and SHA in Hub.summaries[0]
+    assert {"config.json", "tokenizer.json"} <= Hub.files.keys()
 
 
 def test_a_hub_that_refuses_is_explained(tmp_path: Path) -> None:
