@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from judge_server import Asked, JudgeServer, Said, status
+from judge_server import Asked, JudgeServer, Said
 from support import ONE_LAYER, planned
 
-from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
-from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.benchmarks.code_bench import pass_at, programs_of
@@ -108,19 +108,6 @@ def test_a_service_repairs_in_its_second_round(server, tmp_path):
     hidden = [test for metadata in FACTS for test in metadata["tests"]]
     read = [turn["prompt"] for row in rows for turn in row["trajectory"]["turns"]]
     assert not [test for test in hidden if any(test.strip() in prompt for prompt in read)]
-
-
-def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
-    server.answer = mends_in_round_two
-    server.always = lambda asked: status(500) if asked.number >= 5 else None
-    stage = service(server, tmp_path, "algorithm.tiers=[1]", "agent.service.parallel=1")
-    with pytest.raises(JudgeUnavailable):
-        ensure(stage, 0)
-    assert read_json(stage.directory / "result.json")["status"] == "failed"
-    server.always = lambda asked: None
-    (policy,) = ensure(stage, 0)["policies"]
-    assert policy["metrics"]["success"]["mean"] == 1
-    assert server.billed_requests == 12
 
 
 def test_a_run_with_more_draws_takes_those_that_are_there(server, tmp_path):

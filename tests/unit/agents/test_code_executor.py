@@ -1,4 +1,4 @@
-"""code_executor: rounds of code, its output, its files."""
+"""code_executor: rounds of code, its output, its files; scripted_code: known programs through the same rounds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from agent_support import FakeModel, last, ran, run, script
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.code_executor import code_executor, read_code, shortened
+from rlhf_lab.packs.agents.harness.resources import AgentResources
+from rlhf_lab.packs.agents.harness.scripted_code import build
+from rlhf_lab.packs.agents.harness.settings import ScriptedCode
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 
 TASK = Assignment(Task("\n\nHuman: How many rows has data.csv?\n\nAssistant:", {"files": {"data.csv": "a\nb\n"}}), ())
@@ -156,11 +159,10 @@ def test_it_runs_in_the_sandbox():
     ("first", "left"),
     [
         ("os.remove('main.py')\nos.mkdir('main.py')\nopen('main.py/x', 'w').close()", ["data.csv", "main.py"]),
-        ("os.remove('data.csv')\nos.mkdir('data.csv')\nopen('data.csv/x', 'w').close()", ["data.csv", "main.py"]),
         ("os.remove('data.csv')", ["main.py"]),
         ("for _ in range(16): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('x', 'w')", ["data.csv", "main.py"]),
     ],
-    ids=("main", "folder", "deleted", "long"),
+    ids=("main", "deleted", "long"),
 )
 def test_no_files_that_a_program_leaves_end_the_run(first, left):
     """The next program finds what is there, without what was deleted, and the other attempts go on."""
@@ -168,3 +170,42 @@ def test_no_files_that_a_program_leaves_end_the_run(first, left):
     trajectory = sandboxed(block(f"import os\n{first}"), lists, "Answer: done")
     assert [call.failed for call in trajectory.calls] == [False, False]
     assert (trajectory.stop, trajectory.calls[1].result) == ("answered", str(left))
+
+
+FACTS = {"program": "broken\n", "solution": "repaired\n"}
+BROKEN = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", FACTS), ())
+
+
+def written_programs(behaviour: str, failing: tuple[str, ...], rounds: int = 6) -> list[str]:
+    """The programs that an agent wrote of which these fail."""
+
+    def run_code(code, files):
+        return ran("error" if code in failing else "ok", stderr="E")
+
+    def no_model():
+        raise AssertionError("it asks no model")
+
+    agent = build(ScriptedCode(behaviour, rounds), AgentResources(no_model, lambda: run_code, {}))
+    (trajectory,) = agent.run_many([BROKEN], lambda position, trajectory: None)
+    assert trajectory.answer == [call.arguments["code"] for call in trajectory.calls][-1]
+    return [call.arguments["code"] for call in trajectory.calls]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "failing", "written"),
+    [
+        ("solves", ("broken\n",), ["repaired\n"]),
+        ("unchanged", ("broken\n",), ["broken\n"]),
+        ("reads_errors", ("broken\n",), ["broken\n", "repaired\n"]),
+        ("reads_errors", (), ["broken\n"]),  # nothing has failed: there is nothing to read
+        ("reads_errors", ("broken\n", "repaired\n"), ["broken\n", "repaired\n"]),
+    ],
+)
+def test_what_is_written(behaviour, failing, written):
+    assert written_programs(behaviour, failing) == written
+
+
+def test_behaviours_are_different_agents():
+    resources = AgentResources(lambda: None, lambda: None, {})
+    identities = [build(ScriptedCode(name), resources).identity for name in ("solves", "unchanged", "reads_errors")]
+    assert len({str(identity) for identity in identities}) == 3

@@ -1,4 +1,4 @@
-"""The lenient scorer: each rule forgives what it says and no more, and never less than the official one."""
+"""The final answer in what an agent says; the lenient scorer: it forgives what its rules say, and no more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT, final_answer
 from rlhf_lab.packs.agents.gaia.lenient import lenient_score
 from rlhf_lab.packs.agents.gaia.numerals import read_quantity, words_value
 from rlhf_lab.packs.agents.gaia.official import official_score
@@ -174,3 +175,29 @@ def test_quantities(text: str, value: Fraction, unit: str) -> None:
 def test_what_is_no_quantity_with_a_known_unit(text: str) -> None:
     quantity = read_quantity(text)
     assert quantity is None or not quantity.known
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("I add.\nFINAL ANSWER: 17", "17"),
+        ("FINAL ANSWER: 17\nThat was all.", "17"),
+        ("FINAL ANSWER: 1\nNo.\nFINAL ANSWER: 2", "2"),
+        ("**FINAL ANSWER:** a, b", "a, b"),
+        ("**FINAL ANSWER: 17**", "17"),
+        ("**Final Answer**: 17", "17"),
+        ("final answer :\n\n`17`\n", "17"),
+        ("FINAL ANSWER: <17>", "17"),
+        ("FINAL ANSWER: [a, b]", "a, b"),
+        ("FINAL ANSWER: [1], [2]", "[1], [2]"),
+        ('FINAL ANSWER: "Slate"', '"Slate"'),
+        ("FINAL ANSWER: U.S.A.", "U.S.A."),
+        ("FINAL ANSWER:", None),
+        ("FINAL ANSWER: ** **\n", None),
+        ("The answer is 17", None),
+        ("", None),
+    ],
+)
+def test_the_answer_is_found(text: str, answer: str | None) -> None:
+    assert final_answer(text) == answer
+    assert final_answer(ANSWER_FORMAT) is not None  # the instruction names the marker

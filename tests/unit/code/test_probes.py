@@ -12,7 +12,7 @@ import pytest
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.packs.code.sandbox import command as command
-from rlhf_lab.packs.code.sandbox.probes import probe, table, targets
+from rlhf_lab.packs.code.sandbox.probes import probe, reach, table, targets, use
 from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
@@ -61,6 +61,7 @@ def test_the_documentation_counts_the_probes():
     page = (Path(__file__).parents[3] / "docs" / "code" / "sandbox.md").read_text()
     programs, candidates = len(PROBES), len(CANDIDATES)
     assert programs == len(table.PROBES), "names differ"
+    assert {attack.kind for attack in reach.NETWORK} == {"network"} and use.KERNEL
     assert f"\n{programs + candidates} probes: {programs} programs, and {candidates} candidates that" in page
     kinds = Counter(attack.kind for attack in table.PROBES)
     rows = re.findall(r"^\| ([^|:]+)[^|]*\| (\d+) \|(?: \d+ \|){5}$", page, re.MULTILINE)

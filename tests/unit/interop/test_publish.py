@@ -136,18 +136,6 @@ def test_a_soup_is_the_reference_and_not_the_starting_point(grpo: Path, changed:
     assert "published model; the second is its starting point. KL, win rate and drift refer to the first" in text
 
 
-def test_the_stages_before_are_told(store: Path, sft: Path, changed: Any) -> None:
-    manifest = read_json(next(store.glob("grpo-*")) / "manifest.json")
-    need = {"recipe": "sft", "key": read_json(sft / "manifest.json")["key"], "dir": f"elsewhere/{sft.name}"}
-    directory = changed("manifest.json", needs={**manifest["needs"], "policy": need})
-    moved = provenance.PublishedModel(directory)
-    assert [recipe for recipe, _, _ in moved.stages()] == ["grpo"] and "is missing" in moved.base.words
-    shutil.copytree(sft, directory.parent / sft.name)  # found next to the run, where the store was moved
-    siblings = provenance.PublishedModel(directory)
-    assert [recipe for recipe, _, _ in siblings.stages()] == ["sft", "grpo"]
-    assert "from random weights" in siblings.base.words
-
-
 def test_a_stage_named_by_the_directory_of_its_model_is_told(store: Path, tmp_path: Path) -> None:
     """`needs.policy=RUN/model` leaves no recipe in the manifest, and the run counts as when its recipe is named."""
     moved = tmp_path / "runs"
@@ -160,13 +148,19 @@ def test_a_stage_named_by_the_directory_of_its_model_is_told(store: Path, tmp_pa
     (sft / "config.yaml").write_text("size: smoke\n")
     trained = provenance.PublishedModel(grpo)
     assert [run.path for run in trained.chain] == [sft, grpo]
+    assert [recipe for recipe, _, _ in trained.stages()] == ["sft", "grpo"]
     assert "from random weights" in trained.base.words
     assert refusals.reasons_against(trained) == ["smoke"]
-    # the model that the run started from is no longer there
+    # the model that the run started from is another one now
     (sft / "model" / "generation_config.json").unlink()
     changed_since = provenance.PublishedModel(grpo)
     assert [run.path for run in changed_since.chain] == [grpo]
     assert changed_since.base.words == f"a local directory `model` (identity {manifest['needs']['policy']['key']})"
+    # and a recipe whose run has gone is missing
+    manifest["needs"]["policy"] |= {"recipe": "sft", "dir": "elsewhere/gone"}
+    (grpo / "manifest.json").write_text(json.dumps(manifest))
+    gone = provenance.PublishedModel(grpo)
+    assert [recipe for recipe, _, _ in gone.stages()] == ["grpo"] and "is missing" in gone.base.words
 
 
 def test_rewards_of_earlier_stages_are_told(grpo: Path, tmp_path: Path) -> None:
