@@ -13,67 +13,62 @@ from rlhf_lab.packs.agents.gaia.lenient import lenient_score
 from rlhf_lab.packs.agents.gaia.numerals import read_quantity, words_value
 from rlhf_lab.packs.agents.gaia.official import official_score
 
-FORGIVEN = {
-    "wrapping": [
-        ("FINAL ANSWER: 17", "17"),
-        ("The answer is Slate.", "Slate"),
-        ("final answer = **Slate**", "Slate"),
-        ("“Slate”", "Slate"),
-        ("Answer: the final answer is 3, 4", "3, 4"),
-    ],
-    "typing": [
-        ("Zoe", "Zoë"),
-        ("Lodz", "Łódź"),
-        ("well–known", "well-known"),
-        ("−5", "-5"),
-        ("‘cat’s cradle’", "cat's cradle"),
-        ("STRASSE", "straße"),
-        ("ﬁsh", "fish"),
-    ],
-    "numbers": [
-        ("17 million", "17000000"),
-        ("seventeen", "17"),
-        ("one hundred and five", "105"),
-        ("minus three", "-3"),
-        ("3/4", "0.75"),
-        ("½", "0.5"),
-        ("3½", "3.5"),
-        ("2 1/4", "2.25"),
-        ("1.2 × 10^6", "1200000"),
-        ("1.2×10⁶", "1200000"),
-        ("3 × 10^-2", "0.03"),
-        ("12 000", "12000"),
-        ("1234", "1,234"),
-        ("€40", "40"),
-        ("two dozen", "24"),
-        ("35 km", "35"),
-        ("35 light years", "35"),
-        ("40 °C", "40"),
-        ("35", "35 km"),
-        ("35 kilometres", "35 km"),
-        ("12 square metres", "12 m²"),
-        ("17 percent", "17%"),
-        ("40 dollars", "$40"),
-        ("17.0 km.", "17"),
-    ],
-    "lists": [
-        ("b, a", "a, b"),
-        ("a and b", "a, b"),
-        ("a, b, and c", "a, b, c"),
-        ("c, b & a", "a; b; c"),
-        ("a\nb", "a, b"),
-        ("1,234, 5,678", "1234, 5678"),
-        ("three, four", "3, 4"),
-        ("the cat, a dog", "cat, dog"),
-        ("Paris France", "Paris, France"),
-    ],
-    "text": [
-        ("The Cat", "cat"),
-        ("salt and pepper", "salt & pepper"),
-        ("3 Musketeers", "The Three Musketeers"),
-        ("Route sixty-six", "Route 66"),
-    ],
-}
+FORGIVEN = [
+    # wrapping
+    ("FINAL ANSWER: 17", "17"),
+    ("The answer is Slate.", "Slate"),
+    ("final answer = **Slate**", "Slate"),
+    ("“Slate”", "Slate"),
+    ("Answer: the final answer is 3, 4", "3, 4"),
+    # typing
+    ("Zoe", "Zoë"),
+    ("Lodz", "Łódź"),
+    ("well–known", "well-known"),
+    ("−5", "-5"),
+    ("‘cat’s cradle’", "cat's cradle"),
+    ("STRASSE", "straße"),
+    ("ﬁsh", "fish"),
+    # numbers
+    ("17 million", "17000000"),
+    ("seventeen", "17"),
+    ("one hundred and five", "105"),
+    ("minus three", "-3"),
+    ("3/4", "0.75"),
+    ("½", "0.5"),
+    ("3½", "3.5"),
+    ("2 1/4", "2.25"),
+    ("1.2 × 10^6", "1200000"),
+    ("1.2×10⁶", "1200000"),
+    ("3 × 10^-2", "0.03"),
+    ("12 000", "12000"),
+    ("1234", "1,234"),
+    ("€40", "40"),
+    ("two dozen", "24"),
+    ("35 km", "35"),
+    ("35 light years", "35"),
+    ("40 °C", "40"),
+    ("35", "35 km"),
+    ("35 kilometres", "35 km"),
+    ("12 square metres", "12 m²"),
+    ("17 percent", "17%"),
+    ("40 dollars", "$40"),
+    ("17.0 km.", "17"),
+    # lists
+    ("b, a", "a, b"),
+    ("a and b", "a, b"),
+    ("a, b, and c", "a, b, c"),
+    ("c, b & a", "a; b; c"),
+    ("a\nb", "a, b"),
+    ("1,234, 5,678", "1234, 5678"),
+    ("three, four", "3, 4"),
+    ("the cat, a dog", "cat, dog"),
+    ("Paris France", "Paris, France"),
+    # text
+    ("The Cat", "cat"),
+    ("salt and pepper", "salt & pepper"),
+    ("3 Musketeers", "The Three Musketeers"),
+    ("Route sixty-six", "Route 66"),
+]
 NOT_FORGIVEN = {
     "17": ("17 or 18", "17 and 18", "not 17", "17 to 20", "17 million", "17.1"),
     "3.14159": ("3.14",),
@@ -100,7 +95,7 @@ NOT_FORGIVEN = {
 """Gold: answers that are wrong."""
 
 
-@pytest.mark.parametrize(("answer", "gold"), [pair for pairs in FORGIVEN.values() for pair in pairs])
+@pytest.mark.parametrize(("answer", "gold"), FORGIVEN)
 def test_what_is_forgiven(answer: str, gold: str) -> None:
     assert lenient_score(answer, gold)
     assert not official_score(answer, gold)

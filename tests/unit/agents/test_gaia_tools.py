@@ -140,23 +140,14 @@ def test_a_real_pdf() -> None:
 
 
 def small_pdf(text: str) -> bytes:
-    """A PDF of one page with one line."""
+    """A PDF of one page with one line. It lacks the table of its objects, which a reader then looks for."""
     drawing = f"BT /F1 12 Tf 20 20 Td ({text}) Tj ET".encode()
-    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
-    resources = b"<< /Font << /F1 5 0 R >> >>"
-    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents 4 0 R /Resources %s >>" % resources
+    resources = b"<< /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >>"
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        page,
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents 4 0 R /Resources %s >>" % resources,
         b"<< /Length %d >>\nstream\n%s\nendstream" % (len(drawing), drawing),
-        font,
     ]
-    content, offsets = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, start=1):
-        offsets.append(len(content))
-        content += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    start = len(content)
-    content += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    content += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    return content + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
+    content = b"".join(b"%d 0 obj\n%s\nendobj\n" % numbered for numbered in enumerate(objects, start=1))
+    return b"%PDF-1.4\n" + content + b"trailer << /Size 5 /Root 1 0 R >>\nstartxref\n0\n%%EOF\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from importlib.util import find_spec
 
 import pytest
@@ -186,34 +185,6 @@ def test_near_misses(verifier, gold, stated):
     assert not verifier.equal(stated, gold)
 
 
-@pytest.mark.slow
-@needs_library
-def test_an_answer_that_takes_too_long_is_wrong_and_the_next_one_is_compared():
-    verifier = MathVerifier(Math(answer_timeout_s=20))
-    assert verifier.equal("x+1", "1+x") is True
-    verifier._symbolic.timeout_s = 1.0
-    began = time.monotonic()
-    hanging = "9^{9^{9^{9}}}+x"
-    verdict = verifier.verdict({"answer": "x+2"}, "p", rf"\boxed{{{hanging}}}")
-    assert verdict.score == 0
-    assert verdict.parts["stated"] == 1
-    assert verdict.parts["undecided"] == verifier._symbolic.undecided
-    assert time.monotonic() - began < 10
-    verifier._symbolic.timeout_s = 20.0
-    assert verifier.equal("x+1", "1+ x") is True
-
-
-@needs_library
-def test_a_process_that_is_killed_is_replaced():
-    symbolic = SymbolicEquivalence(timeout_s=20)
-    assert symbolic("x+1", "1+x") is True
-    symbolic._process.kill()
-    symbolic._process.wait()
-    assert symbolic("x+2", "2+x") is True
-    assert symbolic.undecided == 0
-    symbolic.close()
-
-
 @needs_library
 def test_threads_share_one_process():
     symbolic = SymbolicEquivalence(timeout_s=20)
@@ -243,7 +214,7 @@ def asked(monkeypatch, tmp_path):
         f"    open({str(requested)!r}, 'a').write(stated + '\\n')\n"
         f"    is_first = open({str(requested)!r}).read().split().count(stated) == 1\n"
         "    if stated == 'dies' or stated == 'dies_once' and is_first: os._exit(1)\n"
-        "    if stated == 'hangs' or stated == 'hangs_once' and is_first: time.sleep(600)\n"
+        "    if stated in ('hangs', 'hangs+y') or stated == 'hangs_once' and is_first: time.sleep(600)\n"
         "    print(json.dumps({'equal': gold == stated or 'once' in stated}), flush=True)\n"
     )
     monkeypatch.setattr(equivalence, "WORKER", worker)
@@ -272,7 +243,7 @@ def test_a_hanging_process_is_ended(asked):
         parents.wait()
 
 
-def test_what_was_not_decided_is_asked_again(asked):
+def test_what_was_not_decided_is_asked_again_and_costs_the_answer_its_point(asked):
     symbolic = SymbolicEquivalence(timeout_s=0.5)
     assert symbolic("a", "dies_once") is True and symbolic.undecided == 0
     assert symbolic("a", "hangs_once") is None and symbolic.undecided == 1
@@ -283,6 +254,10 @@ def test_what_was_not_decided_is_asked_again(asked):
     assert symbolic("a", "hangs_once") is True
     assert asked("hangs_once") == 2  # decided, and remembered
     symbolic.close()
+    verifier = MathVerifier(Math(answer_timeout_s=1))
+    verdict = verifier.verdict({"answer": "x+2"}, "p", r"\boxed{hangs+y}")
+    assert (verdict.score, verdict.parts) == (0, {"stated": 1, "undecided": 1})
+    verifier._symbolic.close()
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
