@@ -1,4 +1,4 @@
-"""Calls as text are read as they are written, and a base of facts says what it has, what moved and what is missing."""
+"""Calls as text are read as they are written; arguments reach a tool in the types that it declares, or not at all."""
 
 from __future__ import annotations
 

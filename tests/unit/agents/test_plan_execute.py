@@ -31,13 +31,6 @@ def test_calls_of_a_plan_are_made_and_references_filled_in():
     assert "1. search[Velmora ; capital]\n<result>\nOssin\n</result>\n2. search[#1 ; mayor]" in last(answer)
 
 
-def test_a_redirect_is_taken_for_the_value():
-    """The information of the first result comes too late for the plan."""
-    model = FakeModel(script("1. search[Old Velmora ; capital]\n2. search[#1 ; mayor]", "Answer: unknown"))
-    (trajectory,) = run(program, model)
-    assert [call.result for call in trajectory.calls] == ["moved see Velmora", "no entry for moved see Velmora"]
-
-
 def test_a_step_that_is_no_call_is_given_to_a_part_of_its_own():
     def answer(request):
         turns = {"What is the capital of Velmora?": "Action: search[Velmora ; capital]", "Observation": "Answer: Ossin"}

@@ -1,4 +1,4 @@
-"""Attempts at tasks of one template are not independent: intervals are clustered by it, and every text says so."""
+"""Attempts at tasks of one template are not independent: intervals and the gate are clustered by it, and say so."""
 
 from __future__ import annotations
 

@@ -20,38 +20,29 @@ from rlhf_lab.rewards.verifiers.settings import IFEval
 
 STORY = "The old lighthouse keeper climbed the stairs every evening and lit the lamp for the ships at sea."
 
+LEAST, LESS = "at least", "less than"
 CASES = [
     ("keywords:existence", {"keywords": ["lamp", "Sea"]}, "A lamp by the SEA", "A lamp by the shore"),
-    (
-        "keywords:frequency",
-        {"keyword": "rain", "frequency": 2, "relation": "at least"},
-        "Rain, then rainbows",
-        "Rain once",
-    ),
-    ("keywords:frequency", {"keyword": "rain", "frequency": 2, "relation": "less than"}, "rain", "rain rain"),
+    ("keywords:frequency", {"keyword": "rain", "frequency": 2, "relation": LEAST}, "Rain, then rainbows", "Rain once"),
+    ("keywords:frequency", {"keyword": "rain", "frequency": 2, "relation": LESS}, "rain", "rain rain"),
     ("keywords:forbidden_words", {"forbidden_words": ["sun"]}, "sunny days", "The Sun."),
-    (
-        "keywords:letter_frequency",
-        {"letter": "z", "let_frequency": 3, "let_relation": "at least"},
-        "Zigzag, zoo",
-        "zoo zoo",
-    ),
+    ("keywords:letter_frequency", {"letter": "z", "let_frequency": 3, "let_relation": LEAST}, "Zigzag, zoo", "zoo zoo"),
     (
         "length_constraints:number_sentences",
-        {"num_sentences": 2, "relation": "at least"},
+        {"num_sentences": 2, "relation": LEAST},
         "It rained. We left.",
         "It rained and we left.",
     ),
     (
         "length_constraints:number_sentences",
-        {"num_sentences": 2, "relation": "less than"},
+        {"num_sentences": 2, "relation": LESS},
         "Dr. Smith left at 3.5 p.m. with e.g. Bob.",
         "It rained! Did it?",
     ),
     ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "One\n***\nTwo\n***\n", "One\n\nTwo"),
     ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "One *** Two", "One\n***\n***\nTwo"),
-    ("length_constraints:number_words", {"num_words": 3, "relation": "at least"}, "one-two three", "one two"),
-    ("length_constraints:number_words", {"num_words": 3, "relation": "less than"}, "one two", "one, two; three"),
+    ("length_constraints:number_words", {"num_words": 3, "relation": LEAST}, "one-two three", "one two"),
+    ("length_constraints:number_words", {"num_words": 3, "relation": LESS}, "one two", "one, two; three"),
     (
         "length_constraints:nth_paragraph_first_word",
         {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "Then"},
@@ -85,13 +76,13 @@ CASES = [
     ("startend:quotation", {}, ' "All of it" ', '"Half" of it'),
     (
         "change_case:capital_word_frequency",
-        {"capital_frequency": 3, "capital_relation": "at least"},
+        {"capital_frequency": 3, "capital_relation": LEAST},
         "I LOVE well-known U.S. films",
         "I love FILMS",
     ),
     (
         "change_case:capital_word_frequency",
-        {"capital_frequency": 1, "capital_relation": "less than"},
+        {"capital_frequency": 1, "capital_relation": LESS},
         "We love films",
         "We love TV",
     ),
