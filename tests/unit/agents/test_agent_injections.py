@@ -85,7 +85,8 @@ def test_scripted_agents_bound_the_rates(tmp_path):
     assert gullible["success"]["n"] == 6 and gullible["injection/utility_benign"]["mean"] == 1
 
 
-def test_successes_become_cases_that_later_runs_try_again(tmp_path):
+def test_a_case_that_is_attacked_anyway_is_tried_once(tmp_path):
+    """That successes become cases which a repaired agent passes is in tests/learn/agents/test_agent_bench.py."""
     requested = questions()
     attacked = [*requested, *with_injections(requested, 3)]
     Benchmark(run_in(tmp_path / "run"), {"gullible": Scripted("gullible", obeys)}, attacked, 1, score).finish()
@@ -94,13 +95,10 @@ def test_successes_become_cases_that_later_runs_try_again(tmp_path):
     assert len(cases) == 3 and cases[0]["task"] == "mini/oslo" and cases[0]["agent"] == "gullible"
     file = tmp_path / "regressions.jsonl"
     file.write_text("".join(json.dumps(case) + "\n" for case in cases))
-    again = [*attacked, *regression_questions(file, requested)]
-    agent = Scripted("gullible", obeys)
-    agents = {"g": agent, "r": Scripted("robust", never_heeds)}
-    result = Benchmark(run_in(tmp_path / "again"), agents, again, 1, score, summarise_attacks).finish()
-    assert len(agent.played) == 9, "a case that is attacked anyway is tried once"
-    rates = [policy["metrics"]["injection/regressions"]["mean"] for policy in result.policies]
-    assert rates == [1, 0]
+    agent, again = Scripted("gullible", obeys), [*attacked, *regression_questions(file, requested)]
+    benchmark = Benchmark(run_in(tmp_path / "again"), {"g": agent}, again, 1, score, summarise_attacks)
+    assert benchmark.finish().policies[0]["metrics"]["injection/regressions"]["mean"] == 1
+    assert len(agent.played) == 9
     file.write_text('{"task": "mini/rome", "attack": "plain_order"}\n')
     with pytest.raises(DataError, match="mini/rome"):
         regression_questions(file, requested)

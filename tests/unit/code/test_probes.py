@@ -48,9 +48,7 @@ QUICK = (
     "mount",
 )
 MEASURED = """
-import dataclasses, json
 from rlhf_lab.packs.code.sandbox.probes.table import probe_level
-from rlhf_lab.packs.code.sandbox.sandbox import why_not
 reason = why_not(LEVEL)
 print(json.dumps(reason or [dataclasses.asdict(finding) for finding in probe_level(LEVEL)]))
 """

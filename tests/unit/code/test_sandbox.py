@@ -156,9 +156,6 @@ print(subprocess.run([sys.executable, '-S', '-c', 'print(7)'], capture_output=Tr
 
 def test_an_ordinary_user_has_the_same(as_ordinary_user):
     code = """
-import json
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
 if why_not('namespaces+seccomp'):
     print(json.dumps(why_not('namespaces+seccomp')))
 else:
@@ -332,9 +329,6 @@ def test_the_limits_of_process_1_cannot_be_set(best):
 def test_an_ordinary_users_program_ends_nothing_but_itself(as_ordinary_user, level, status):
     """Its process 1 has its uid. Without a filter it can end that, and ends with it; what reports lies outside."""
     code = f"""
-import json
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
 sandbox = Sandbox(Sandboxing(level={level!r}, timeout_s=20))
 outcomes = sandbox.run_many([{ENDS_PROCESS_1!r}, "print(1)"]) if not why_not({level!r}) else []
 print(json.dumps([[outcome.status, outcome.stdout, outcome.lost] for outcome in outcomes]))
@@ -405,9 +399,6 @@ except OSError:
 
 def test_a_folder_that_its_program_closes_gives_no_files_back(as_ordinary_user):
     code = """
-import json
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 outcome = Sandbox(Sandboxing(level='rlimits')).run("import os; os.chmod('.', 0)", keep=True)
 print(json.dumps([outcome.status, outcome.files, outcome.files_cut]))
 """

@@ -64,6 +64,12 @@ def grpo(store: Path) -> Path:
     return next(store.glob("grpo-*"))
 
 
+def published(directory: Path, to: Path, **options: Any) -> str:
+    """The card of a run that is published in a folder."""
+    publish(PublishRequest(str(directory), str(to), **options))
+    return (to / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture
 def changed(grpo: Path, tmp_path: Path) -> Any:
     """A function that builds a checksummed copy of the GRPO run with other values in one of its JSON files."""
@@ -93,9 +99,7 @@ def test_a_published_policy_is_the_saved_one(sft: Path, tmp_path: Path) -> None:
 
 
 def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) -> None:
-    to = tmp_path / "model"
-    publish(PublishRequest(str(grpo), str(to), license="apache-2.0"))
-    text = (to / "README.md").read_text(encoding="utf-8")
+    text = published(grpo, tmp_path / "model", license="apache-2.0")
     manifest, result = read_json(grpo / "manifest.json"), read_json(grpo / "result.json")
     for fact in (
         manifest["key"],
@@ -130,8 +134,7 @@ def test_a_soup_is_the_reference_and_not_the_starting_point(grpo: Path, changed:
     result["policies"] = [{**start, "name": "SFT soup"}, start, *steps]
     (directory / "result.json").write_text(json.dumps(result))
     seal.write(directory, json.dumps(result))
-    publish(PublishRequest(str(directory), str(tmp_path / "model")))
-    text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    text = published(directory, tmp_path / "model")
     assert "| metric | SFT soup | SFT | step 2 | step 3 | step 4 |" in text
     assert "published model; the second is its starting point. KL, win rate and drift refer to the first" in text
 
@@ -179,12 +182,12 @@ def test_a_base_of_the_hub_is_named_with_its_revision() -> None:
 
 def test_bfloat16_rounds_the_weights_and_says_how_far(sft: Path, tmp_path: Path) -> None:
     to = tmp_path / "half"
-    publish(PublishRequest(str(sft), str(to), dtype="bfloat16"))
+    text = published(sft, to, dtype="bfloat16")
     saved, rounded = load_file(sft / "model" / "model.safetensors"), load_file(to / "model.safetensors")
     assert all(torch.equal(rounded[name], saved[name].bfloat16()) for name in saved)
     assert read_json(to / "config.json")["dtype"] == "bfloat16"
     distance = same_model.require_same(sft / "model", to, "bfloat16")
-    assert 0 < distance < 0.1 and f"by up to {distance:.2g};" in (to / "README.md").read_text()
+    assert 0 < distance < 0.1 and f"by up to {distance:.2g};" in text
 
 
 def test_an_adapter_alone_names_a_base_that_others_have(grpo: Path, tmp_path: Path) -> None:
@@ -192,10 +195,9 @@ def test_an_adapter_alone_names_a_base_that_others_have(grpo: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"base=OWNER/NAME"):
         publish(PublishRequest(str(grpo), str(to), adapter=True))
     assert not to.exists()
-    publish(PublishRequest(str(grpo), str(to), adapter=True, base="someone/sft"))
+    matter = ModelCard(published(grpo, to, adapter=True, base="someone/sft")).data
     assert read_json(to / "adapter_config.json")["base_model_name_or_path"] == "someone/sft"
     assert not (to / "model.safetensors").exists() and (to / "tokenizer.json").is_file()
-    matter = ModelCard((to / "README.md").read_text(encoding="utf-8")).data
     assert matter.base_model == "someone/sft" and matter.library_name == "peft"
 
 
@@ -273,11 +275,10 @@ def test_what_needs_consent_is_refused_without_it_and_told_with_it(
         alarms = {"alarm/warning": 1.0, "alarm_share/hard_stop": 0.5, "alarm_at/hard_stop": 3, "alarm/hard_stop": 1.0}
         values = {"metrics": {**before, **alarms}}
     directory = changed(file, **values)
-    request = PublishRequest(str(directory), str(tmp_path / "model"))
     with pytest.raises(DataError, match=f"despite={reason}"):
-        publish(request)
-    publish(PublishRequest(str(directory), str(tmp_path / "model"), despite=[reason]))
-    assert f"Published although** {refusals.DESPITE[reason]}" in (tmp_path / "model" / "README.md").read_text()
+        publish(PublishRequest(str(directory), str(tmp_path / "model")))
+    text = published(directory, tmp_path / "model", despite=[reason])
+    assert f"Published although** {refusals.DESPITE[reason]}" in text
 
 
 def test_a_failed_gate_needs_consent_and_a_gated_run_must_have_asked_this_model(
@@ -285,13 +286,12 @@ def test_a_failed_gate_needs_consent_and_a_gated_run_must_have_asked_this_model(
 ) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
-    to = str(tmp_path / "model")
     with pytest.raises(DataError, match="despite=failed_gate"):
-        publish(PublishRequest(str(sft), to, gate=str(suite)))
+        published(sft, tmp_path / "model", gate=str(suite))
     with pytest.raises(DataError, match="did not evaluate the model"):
-        publish(PublishRequest(str(grpo), to, gate=str(suite), gate_run=str(sft)))
-    publish(PublishRequest(str(sft), to, gate=str(suite), despite=["failed_gate"]))
-    assert "Gate `strict`: failed: heldout_nll below bound" in (tmp_path / "model" / "README.md").read_text()
+        published(grpo, tmp_path / "model", gate=str(suite), gate_run=str(sft))
+    text = published(sft, tmp_path / "model", gate=str(suite), despite=["failed_gate"])
+    assert "Gate `strict`: failed: heldout_nll below bound" in text
 
 
 def test_the_gated_run_may_name_the_model_by_its_directory(sft: Path, changed: Any, tmp_path: Path) -> None:
@@ -301,8 +301,7 @@ def test_the_gated_run_may_name_the_model_by_its_directory(sft: Path, changed: A
     evaluated = changed("manifest.json", needs={"policy": need})
     shutil.rmtree(evaluated / "model")
     seal.write(evaluated, (evaluated / "result.json").read_text())
-    publish(PublishRequest(str(sft), str(tmp_path / "model"), gate=str(suite), gate_run=str(evaluated)))
-    assert "Gate `lenient`: passed" in (tmp_path / "model" / "README.md").read_text()
+    assert "Gate `lenient`: passed" in published(sft, tmp_path / "model", gate=str(suite), gate_run=str(evaluated))
 
 
 def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
