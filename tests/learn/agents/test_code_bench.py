@@ -180,8 +180,6 @@ def test_pass_at_k_is_over_draws_and_clustered_by_task():
     [
         (("agent.programs.coder.answer=text",), "set agent.programs.coder.answer=code"),
         (("algorithm.pass_at=[2]",), "pass_at=[2] has a value above attempts=1"),
-        (("algorithm.tiers=[]",), "algorithm.tiers is empty"),
-        (("algorithm.rounds_at=[0]",), "rounds_at[0]=0 must be at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(overrides, problem):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import shutil
 from types import SimpleNamespace
 
-import pytest
-
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.agents.answers import agents
 from rlhf_lab.packs.agents.benchmarks import settings as agent_settings
-from rlhf_lab.packs.agents.benchmarks.settings import AgentBench, Gaia
+from rlhf_lab.packs.agents.benchmarks.settings import AgentBench
 from rlhf_lab.packs.agents.tools.bench import templates
 from rlhf_lab.results.rundir import EvaluatedPolicy
 from rlhf_lab.statistics.estimates import Estimate
@@ -49,15 +46,6 @@ def test_several_agents_sets_and_differences():
     assert "against react: plan −0.30" in text
     assert "not distinguishable from react: pad; 0.120 would have been detected" in text
     assert "right by a wrong process: plan 0.10" in text
-
-
-def test_settings_that_cannot_work_are_refused_together():
-    with pytest.raises(ConfigError) as problems:
-        AgentBench(tasks=("mini", "mini"), siblings=0, limit=-1)
-    assert len(problems.value.problems) == 3
-    with pytest.raises(ConfigError) as problems:
-        Gaia(attempts=0, levels=(1, 1))
-    assert len(problems.value.problems) == 2
 
 
 def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypatch):

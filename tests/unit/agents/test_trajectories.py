@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from rlhf_lab.core.episodes import Episode, Segment, Task
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.generated import read_generated, write_generated
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tokenizer import train_tokenizer
@@ -122,11 +120,3 @@ def test_what_tools_say_is_not_learned(tmp_path):
     ends = [i for i, token in enumerate(response) if token == encoder.eos_id]
     assert len(ends) == 2 and all(mask[i] for i in ends)  # both turns learn to end
     assert np.sum(mask) < len(mask)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"attempts": 0}, "attempts=0 must be at least 1"), ({"prompts": 0}, "prompts=0")]
-)
-def test_wrong_settings(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        Trajectories(**settings)

@@ -381,14 +381,6 @@ def test_the_fingerprint_changes_with_content_and_settings():
     assert prints[0] == prints[1] and len(set(prints)) == len(changes) - 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"min_lines": 5, "max_lines": 4}, "min_lines=5 must be at least 2 and at most 4"),
-        ({"told": 1.5}, "told=1.5 must be at least 0 and at most 1"),
-        ({"revise": 1.0}, "revise=1.0 must be at least 0 and below 1"),
-    ],
-)
-def test_settings_that_make_no_world_are_refused(settings, problem):
-    with pytest.raises(ValueError, match=problem):
-        Repairs(**settings)
+def test_settings_that_make_no_world_are_refused():
+    with pytest.raises(ValueError, match="min_lines=4 must not exceed max_lines=3"):
+        Repairs(min_lines=4, max_lines=3)
