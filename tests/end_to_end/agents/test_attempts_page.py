@@ -22,20 +22,16 @@ in_browser = pytest.mark.skipif(not INSTALLED, reason="chromium is not installed
 
 def hostile(task, tools, draw):
     """Everything that an agent or a tool can write is markup."""
+
+    def call(made):
+        return replace(made, name=HOSTILE, arguments={HOSTILE: HOSTILE}, result=HOSTILE)
+
+    def turn(taken):
+        calls = tuple(map(call, taken.calls))
+        return replace(taken, text=HOSTILE, agent=HOSTILE, prompt=taken.prompt + HOSTILE, calls=calls)
+
     trajectory = looks_up(task, tools, draw)
-    turns = tuple(
-        replace(
-            turn,
-            text=HOSTILE,
-            agent=HOSTILE,
-            prompt=turn.prompt + HOSTILE,
-            calls=tuple(
-                replace(call, name=HOSTILE, arguments={HOSTILE: HOSTILE}, result=HOSTILE) for call in turn.calls
-            ),
-        )
-        for turn in trajectory.turns
-    )
-    return replace(trajectory, turns=turns, answer=HOSTILE, error=HOSTILE)
+    return replace(trajectory, turns=tuple(map(turn, trajectory.turns)), answer=HOSTILE, error=HOSTILE)
 
 
 def write_agent_run(
@@ -51,11 +47,8 @@ def write_agent_run(
 
 
 def three() -> dict[str, Scripted]:
-    return {
-        "searcher": Scripted("searcher", looks_up),
-        "guesser": Scripted("guesser", guesses),
-        "hostile": Scripted("hostile", hostile),
-    }
+    plays = {"searcher": looks_up, "guesser": guesses, "hostile": hostile}
+    return {name: Scripted(name, play) for name, play in plays.items()}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +135,7 @@ def choose(browser: Browser, name: str, value: str) -> None:
 
 @pytest.mark.slow
 @in_browser
-def test_attempts_are_chosen_by_agent_category_and_verdict(browser, page):
+def test_attempts_are_chosen_by_agent_category_and_verdict_and_searched(browser, page):
     browser.open(page)
     assert browser.requests == [page.as_uri()]
     assert browser.run("document.title") == "agent_bench · attempts"
@@ -161,11 +154,6 @@ def test_attempts_are_chosen_by_agent_category_and_verdict(browser, page):
     browser.run("location.hash = 'verdict=wrong_process'; window.dispatchEvent(new Event('hashchange'))")
     wrong_process = browser.run("document.querySelectorAll('[data-verdict=wrong_process]').length")
     assert 0 < wrong_process < 18 and browser.run(SHOWN) == wrong_process
-
-
-@pytest.mark.slow
-@in_browser
-def test_attempts_are_searched(browser, page):
     browser.open(page)
     browser.run(
         "(() => { const box = document.querySelector('#attempts input'); box.value = 'QUITO';"

@@ -10,7 +10,6 @@ import pytest
 from judge_server import Asked, JudgeServer, Said, status
 from support import ONE_LAYER, command_inside, planned
 
-from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.metrics import undeclared
@@ -19,7 +18,6 @@ from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
 from rlhf_lab.packs.agents.gaia.mini import mini_questions
 from rlhf_lab.packs.agents.harness.scripted import ScriptedAgent
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini
-from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.rundir import read_run
@@ -89,19 +87,6 @@ def test_scripted_agents_bound_the_benchmark(tmp_path, monkeypatch):
     assert "288 of 288" in page or "are left out" in page
 
 
-@pytest.mark.slow
-def test_a_service_drives_the_recipe(server, tmp_path):
-    server.answer = oracle
-    stage = service(server, tmp_path, *BENCH, "agent.service.input_usd=10", "agent.service.output_usd=20")
-    (policy,) = ensure(stage, 0)["policies"]
-    metrics = policy["metrics"]
-    assert metrics["success"]["mean"] == metrics["sequence_score"]["mean"] == 1
-    assert metrics["agent_cost_usd"]["mean"] > 0 and metrics["agent_latency_s"]["mean"] > 0
-    rows = read_trajectories(stage.directory)
-    assert len(rows) == 6 and all(row["trajectory"]["turns"] for row in rows)
-    assert "test-key" not in (stage.directory / "trajectories.jsonl").read_text()
-
-
 def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
     server.answer = oracle
     server.always = lambda asked: status(500) if asked.number >= 7 else None
@@ -115,9 +100,14 @@ def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
     assert all(row["success"] == 1 for row in read_jsonl(stage.directory / "evaluation.jsonl"))
 
 
-def test_a_run_with_more_tasks_takes_what_a_smaller_one_did(server, tmp_path):
+def test_a_service_drives_the_recipe_and_a_run_with_more_tasks_takes_what_a_smaller_one_did(server, tmp_path):
     server.answer = oracle
-    ensure(service(server, tmp_path, *BENCH), 0)
+    smaller = service(server, tmp_path, *BENCH, "agent.service.input_usd=10", "agent.service.output_usd=20")
+    (policy,) = ensure(smaller, 0)["policies"]
+    metrics = policy["metrics"]
+    assert metrics["success"]["mean"] == metrics["sequence_score"]["mean"] == 1
+    assert metrics["agent_cost_usd"]["mean"] > 0 and metrics["agent_latency_s"]["mean"] > 0
+    assert "test-key" not in (smaller.directory / "trajectories.jsonl").read_text()
     before = server.billed_requests
     larger = service(server, tmp_path, "algorithm.tasks=[mini]", "algorithm.limit=12", "agent=[react,zero_shot]")
     notes = ensure(larger, 0)["notes"]
@@ -196,9 +186,6 @@ def test_the_local_model_runs_every_agent(tmp_path, recipe):
     ("overrides", "problem"),
     [
         (("data=mini_hh_small",), "algorithm.tasks: world has the held-out tasks of data=tools"),
-        (("algorithm.tasks=[]",), "algorithm.tasks is empty"),
-        (("algorithm.attempts=0",), "attempts=0 must be at least 1"),
-        (("algorithm.inject=-1",), "inject=-1"),
         (("algorithm.regressions=none.jsonl",), "algorithm.regressions=none.jsonl: there is no such file"),
     ],
 )
@@ -209,25 +196,8 @@ def test_settings_that_cannot_work_are_refused(overrides, problem):
 
 def scripted(directory: Path, *overrides: str) -> list[str]:
     """A command with agents that ask no model."""
-    return [
-        "+recipe=agent_bench",
-        *SMALL,
-        f"outputs={directory}",
-        "algorithm.tasks=[mini]",
-        "algorithm.limit=8",
-        *overrides,
-    ]
-
-
-def test_runs_of_agents_are_compared_and_read_as_others_are(tmp_path):
-    stages = []
-    for agent in ("oracle", "always_refuse"):
-        stage = artifacts.plan(compose.check_command(scripted(tmp_path, f"agent={agent}")).configs[0], "agent_bench")
-        ensure(stage, 0)
-        write_report(stage.directory)
-        stages.append(stage)
-    compared = compare(*(stage.directory for stage in stages), to=tmp_path / "comparison")
-    assert "success" in compared.page.read_text()
+    limits = ("algorithm.tasks=[mini]", "algorithm.limit=8")
+    return ["+recipe=agent_bench", *SMALL, f"outputs={directory}", *limits, *overrides]
 
 
 def test_an_agent_that_always_raises_is_counted_and_quoted_everywhere(tmp_path):

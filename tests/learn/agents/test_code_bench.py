@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from judge_server import Asked, JudgeServer, Said, status
+from judge_server import Asked, JudgeServer, Said
 from support import ONE_LAYER, planned
 
-from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
-from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.tools import Call
-from rlhf_lab.packs.agents.benchmarks.code_bench import CodeBenchmark, pass_at, programs_of
+from rlhf_lab.packs.agents.benchmarks.code_bench import pass_at, programs_of
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 from rlhf_lab.packs.code.debugging.debugging import DebuggingTasks
@@ -95,36 +95,19 @@ def test_scripted_agents_bound_the_benchmark(tmp_path):
 
 def test_a_service_repairs_in_its_second_round(server, tmp_path):
     server.answer = mends_in_round_two
-    stage = service(
-        server, tmp_path, "algorithm.tiers=[1]", "agent.service.input_usd=10", "agent.service.output_usd=20"
-    )
+    prices = ("agent.service.input_usd=10", "agent.service.output_usd=20")
+    stage = service(server, tmp_path, "algorithm.tiers=[1]", *prices)
     (policy,) = ensure(stage, 0)["policies"]
     metrics = policy["metrics"]
     assert not undeclared(metrics)
-    assert (metrics["solved_within/1"]["mean"], metrics["solved_within/2"]["mean"], metrics["success"]["mean"]) == (
-        0,
-        1,
-        1,
-    )
+    means = [metrics[name]["mean"] for name in ("solved_within/1", "solved_within/2", "success")]
+    assert means == [0, 1, 1]
     assert metrics["solved_by_revision"]["mean"] == 1 and metrics["agent_cost_usd"]["mean"] > 0
     rows = read_trajectories(stage.directory)
     assert [len(row["trajectory"]["turns"]) for row in rows] == [3] * 4
     hidden = [test for metadata in FACTS for test in metadata["tests"]]
     read = [turn["prompt"] for row in rows for turn in row["trajectory"]["turns"]]
     assert not [test for test in hidden if any(test.strip() in prompt for prompt in read)]
-
-
-def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
-    server.answer = mends_in_round_two
-    server.always = lambda asked: status(500) if asked.number >= 5 else None
-    stage = service(server, tmp_path, "algorithm.tiers=[1]", "agent.service.parallel=1")
-    with pytest.raises(JudgeUnavailable):
-        ensure(stage, 0)
-    assert read_json(stage.directory / "result.json")["status"] == "failed"
-    server.always = lambda asked: None
-    (policy,) = ensure(stage, 0)["policies"]
-    assert policy["metrics"]["success"]["mean"] == 1
-    assert server.billed_requests == 12
 
 
 def test_a_run_with_more_draws_takes_those_that_are_there(server, tmp_path):
@@ -154,14 +137,8 @@ def test_rows_with_tests_are_tasks(tmp_path):
     path = tmp_path / "problems.jsonl.gz"
     with gzip.open(path, "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    data = (
-        "data=humaneval",
-        f"data.path={path}",
-        "data.test_fraction=0.5",
-        "algorithm.tasks=data",
-        f"outputs={tmp_path}",
-    )
-    stage = planned("code_bench", *WITHOUT_POLICY, *SCRIPTED, *data)
+    data = ("data=humaneval", f"data.path={path}", "data.test_fraction=0.5", "algorithm.tasks=data")
+    stage = planned("code_bench", *WITHOUT_POLICY, *SCRIPTED, *data, f"outputs={tmp_path}")
     numbers = {policy["name"]: policy["metrics"] for policy in ensure(stage, 0)["policies"]}
     assert numbers["code_oracle"]["success"]["mean"] == 1 and numbers["code_oracle"]["success"]["n"] == 5
     assert numbers["code_unchanged"]["success"]["mean"] == 0
@@ -203,8 +180,6 @@ def test_pass_at_k_is_over_draws_and_clustered_by_task():
     [
         (("agent.programs.coder.answer=text",), "set agent.programs.coder.answer=code"),
         (("algorithm.pass_at=[2]",), "pass_at=[2] has a value above attempts=1"),
-        (("algorithm.tiers=[]",), "algorithm.tiers is empty"),
-        (("algorithm.rounds_at=[0]",), "rounds_at[0]=0 must be at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(overrides, problem):
@@ -215,13 +190,3 @@ def test_settings_that_cannot_work_are_refused(overrides, problem):
 def test_data_without_tests_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"no row of data=.* has hidden tests; use e.g. data=humaneval"):
         ensure(scripted(tmp_path, "algorithm.tasks=data"), 0)
-
-
-def test_limits_of_programs_are_part_of_an_attempt(tmp_path):
-    """The output of a program that an agent reads depends on them."""
-    keys = []
-    for timeout_s in (4, 5):
-        stage = scripted(tmp_path, "agent=code_oracle", "algorithm.limit=1", f"sandbox.timeout_s={timeout_s}")
-        ensure(stage, 0)
-        keys += [row["key"] for row in read_trajectories(stage.directory)]
-    assert len(set(keys)) == 2 and CodeBenchmark.__doc__

@@ -12,16 +12,7 @@ from pathlib import Path
 import pytest
 import scripted_agents
 import support
-from scripted_agents import (
-    FACTS,
-    Capitals,
-    Scripted,
-    guesses,
-    looks_up,
-    questions,
-    run_in,
-    simple_score,
-)
+from scripted_agents import FACTS, Capitals, Scripted, guesses, looks_up, questions, run_in, simple_score
 
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.tools import Call
@@ -29,7 +20,6 @@ from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, plan_at
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
 from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories, to_json
-from rlhf_lab.packs.agents.harness.python import ThreadedAgent
 from rlhf_lab.packs.agents.tools.world import ToolWorld, ToolWorldSize
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
@@ -85,15 +75,6 @@ def test_templates_and_draws_cluster_the_comparison(tmp_path):
     selected = [{**row, "sample_id": draw} for row in rows for draw in (0, 1)]
     (twice,) = compare_rows(selected, ["success"])
     assert twice["tasks"] == 6  # two draws of a task are one pair
-
-
-def test_a_second_start_does_nothing_and_writes_the_same(tmp_path):
-    finish(tmp_path / "run", both())
-    before = contents(tmp_path / "run")
-    again = both()
-    finish(tmp_path / "run", again)
-    assert not again["searcher"].played and not again["guesser"].played
-    assert contents(tmp_path / "run") == before
 
 
 def test_a_changed_task_is_done_alone(tmp_path):
@@ -163,9 +144,8 @@ def test_errors_of_the_infrastructure_are_no_results(tmp_path):
     again = Scripted("searcher", looks_up)
     finish(tmp_path / "run", {"searcher": again})
     assert len(again.played) == 4
-    full = tmp_path / "whole"
-    finish(full, {"searcher": Scripted("searcher", looks_up)})
-    assert contents(tmp_path / "run") == contents(full)
+    finish(tmp_path / "whole", {"searcher": Scripted("searcher", looks_up)})
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
 KILLED = """
@@ -195,12 +175,14 @@ def test_killed_with_kill_9_the_next_start_ends_with_the_same_files(tmp_path, to
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
-def test_a_damaged_row_costs_that_attempt_alone(tmp_path):
+def test_a_second_start_does_what_is_missing_or_damaged(tmp_path):
     finish(tmp_path / "run", both())
     before = contents(tmp_path / "run")
+    again = both()
+    finish(tmp_path / "run", again)
+    assert not again["searcher"].played and not again["guesser"].played
     file = tmp_path / "run/trajectories.jsonl"
     file.write_text(file.read_text().replace("Peru", "Pero", 1))
-    again = both()
     _, notes = finish(tmp_path / "run", again)
     assert again["searcher"].played == [("lima", 0)] and not again["guesser"].played
     assert any("1 damaged" in note for note in notes)
@@ -219,19 +201,6 @@ def test_secrets_are_not_written(tmp_path, monkeypatch):
     assert TrajectoryLog(tmp_path).trajectory("k").answer == HIDDEN
 
 
-def test_any_agent_with_run_takes_part(tmp_path):
-    class Plain:
-        def run(self, prompt, tools):
-            if "Lima" in prompt:
-                raise ValueError("no idea")
-            return AgentTrajectory(tools[0].run(entity=prompt.split()[-1].rstrip("?")))
-
-    result, _ = finish(tmp_path / "run", {"plain": ThreadedAgent(Plain, {"agent": "plain"})})
-    assert result.policies[0]["metrics"]["success"]["mean"] == pytest.approx(5 / 6)
-    (failed,) = [row for row in read_trajectories(tmp_path / "run") if row["trajectory"]["stop"] == "failed"]
-    assert failed["trajectory"]["error"].startswith("ValueError: no idea")
-
-
 def test_errors_of_an_agent_are_counted_and_the_most_frequent_one_is_quoted(tmp_path):
     """Four of six tasks fail with one error and one with another: 5/6 of the attempts, noted with the four."""
 
@@ -247,9 +216,7 @@ def test_errors_of_an_agent_are_counted_and_the_most_frequent_one_is_quoted(tmp_
     assert rates["searcher"]["mean"] == 0
     assert rates["mine"]["mean"] == pytest.approx(5 / 6)
     (note,) = notes
-    assert note.startswith(
-        "mine: 5 of 6 attempts failed with an error of the agent and have no answer, 4 times: KeyError"
-    )
+    assert "5 of 6 attempts failed" in note and "4 times: KeyError" in note
     assert "long long …" in note and len(note) < 600
     # attempts from the log of an interrupted run are counted as well
     _, notes = finish(tmp_path / "run", agents)

@@ -6,7 +6,7 @@ import pytest
 from agent_support import FakeModel, agent, assignment, last, run
 
 from rlhf_lab.core.errors import JudgeUnavailable, StorageError
-from rlhf_lab.packs.agents.harness.program import AttemptFinished, run_in_parallel, user_message
+from rlhf_lab.packs.agents.harness.program import run_in_parallel, user_message
 from rlhf_lab.packs.agents.harness.react import react
 from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.judging.judges.requests import Completion
@@ -30,14 +30,6 @@ def test_all_live_attempts_are_asked_together():
     assert trajectories == [dict(done)[number] for number in range(3)]
 
 
-def test_draws_make_requests_differ():
-    model = FakeModel(lambda request: "Answer: x")
-    run(react, model, assignment(draw=0), assignment(draw=1))
-    assert [request.draw for request in model.asked] == [0, 1]
-    first, second = (request.digest({}) for request in model.asked)
-    assert first != second
-
-
 def test_what_ended_is_handed_out_before_the_model_goes_away():
     done = {}
     many = [assignment(f"Who is {number}") for number in (0, 5)]
@@ -46,15 +38,20 @@ def test_what_ended_is_handed_out_before_the_model_goes_away():
     assert [(number, trajectory.answer) for number, trajectory in done.items()] == [(0, "0")]
 
 
-def test_an_error_of_an_agent_is_its_trajectory():
-    def broken(attempt):
-        (text,) = yield [attempt.ask([user_message("hi")])]
-        raise KeyError(text.text)
+def test_an_error_of_an_agent_is_its_trajectory_and_one_of_the_infrastructure_is_not():
+    def broken(error):
+        def program(attempt):
+            (text,) = yield [attempt.ask([user_message("hi")])]
+            raise error(text.text)
 
-    trajectories = run(broken, FakeModel(lambda request: "x"), assignment(), assignment())
+        return program
+
+    trajectories = run(broken(KeyError), FakeModel(lambda request: "x"), assignment(), assignment())
     assert [(trajectory.stop, trajectory.answer) for trajectory in trajectories] == [("failed", None)] * 2
     assert trajectories[0].error.startswith("KeyError: 'x' (test_agent_driver.py, line ")
     assert len(trajectories[0].turns) == 1
+    with pytest.raises(StorageError):
+        run(broken(StorageError), FakeModel(lambda request: "x"))
 
 
 def test_a_request_that_has_grown_too_long_ends_its_attempt_alone():
@@ -71,21 +68,8 @@ def test_a_request_that_has_grown_too_long_ends_its_attempt_alone():
     assert (long.stop, long.answer, len(long.turns)) == ("failed", None, 2)
     assert long.error == "the request was rejected: prompt is too long"
     assert (short.stop, short.answer) == ("answered", "1")
-
-
-def test_a_first_request_is_never_a_result_when_it_is_refused():
-    model = FakeModel(lambda request: "Answer: x")
-    run(react, model, assignment())
-    assert [request.may_be_rejected for request in model.asked] == [False]
-
-
-def test_an_error_of_the_infrastructure_is_none_of_the_agents():
-    def no_disk(attempt):
-        yield [attempt.ask([user_message("hi")])]
-        raise StorageError("the disk is full")
-
-    with pytest.raises(StorageError):
-        run(no_disk, FakeModel(lambda request: "x"))
+    # a first request that is refused is the infrastructure's fault
+    assert not any(request.may_be_rejected for request in model.asked if len(request.messages) == 1)
 
 
 def test_parts_beside_each_other_ask_together_and_are_told_apart():
@@ -116,15 +100,6 @@ def test_parts_beside_each_other_ask_together_and_are_told_apart():
     # all of what is asked at once has to fit the limit
     (trajectory,) = run(program, FakeModel(lambda request: "!"), max_turns=4)
     assert (trajectory.stop, len(trajectory.turns)) == ("turn_limit", 3)
-
-
-def test_a_program_may_end_itself():
-    def program(attempt):
-        yield [attempt.ask([user_message("hi")])]
-        raise AttemptFinished("failed", error="no plan")
-
-    (trajectory,) = run(program, FakeModel(lambda request: "x"))
-    assert (trajectory.stop, trajectory.error) == ("failed", "no plan")
 
 
 def test_identity_is_of_everything_that_decides():

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from scripted_agents import Capitals, Scripted, looks_up, never_heeds, obeys, questions, run_in, simple_score
+from scripted_agents import Scripted, never_heeds, obeys, questions, run_in, simple_score
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import undeclared
@@ -34,16 +34,6 @@ def trajectory(answer: str | None, *calls: Call) -> AgentTrajectory:
     return AgentTrajectory(answer, (ModelTurn("agent", "p", "t", calls),))
 
 
-def test_there_are_forms_that_want_an_answer_and_forms_that_want_a_call():
-    forms = injections()
-    assert len(forms) >= 8
-    assert {form.wants for form in forms.values()} == {"answer", "call"}
-    for form in forms.values():
-        carried = form.carried("the {result} itself")
-        assert "the {result} itself" in carried
-        assert (form.argument if form.wants == "call" else MARK) in carried
-
-
 @pytest.mark.parametrize("name", injections())
 def test_one_result_carries_the_order_and_the_tools_work_as_before(name):
     question = under_attack(questions()[0], injections()[name])
@@ -51,7 +41,10 @@ def test_one_result_carries_the_order_and_the_tools_work_as_before(name):
     first = tools["search"].run(entity="Oslo")
     assert "Norway" in first and first != "Norway"
     assert tools["search"].run(entity="Oslo") == "Norway"
-    assert (injections()[name].tool in tools) == (injections()[name].wants == "call")
+    form = injections()[name]
+    assert (form.tool in tools) == (form.wants == "call")
+    carried = form.carried("the {result} itself")
+    assert "the {result} itself" in carried and (form.argument if form.wants == "call" else MARK) in carried
 
 
 def test_attempts_under_other_orders_are_other_attempts():
@@ -76,13 +69,15 @@ def test_scripted_agents_bound_the_rates(tmp_path):
     attacks = with_injections(requested, 6)
     assert len({question.attack for question in attacks}) == 6
     agents = {"gullible": Scripted("gullible", obeys), "robust": Scripted("robust", never_heeds)}
+    agents["silent"] = Scripted("silent", lambda task, tools, draw: AgentTrajectory("Norway"))
     benchmark = Benchmark(run_in(tmp_path / "run"), agents, [*requested, *attacks], 1, score, summarise_attacks)
-    gullible, robust = (policy["metrics"] for policy in benchmark.finish().policies)
+    gullible, robust, silent = (policy["metrics"] for policy in benchmark.finish().policies)
     assert not undeclared(gullible) and not undeclared(robust)
     assert gullible["injection/success"]["mean"] == 1 and robust["injection/success"]["mean"] == 0
     assert gullible["injection/success"]["low"] > 0.5
     assert 0.3 < robust["injection/success_below"]["mean"] < 0.5  # 1 − .05^(1/6)
     assert robust["injection/reached"]["mean"] == gullible["injection/reached"]["mean"] == 1
+    assert silent["injection/reached"]["mean"] == 0, "an agent that calls nothing reads no order"
     # attempts under attack are no part of the other numbers
     assert robust["success"]["mean"] == robust["injection/utility"]["mean"] == 1
     assert gullible["success"]["mean"] == 1 and gullible["injection/utility"]["mean"] < 1
@@ -90,45 +85,20 @@ def test_scripted_agents_bound_the_rates(tmp_path):
     assert gullible["success"]["n"] == 6 and gullible["injection/utility_benign"]["mean"] == 1
 
 
-def test_successes_become_cases_that_later_runs_try_again(tmp_path):
+def test_a_case_that_is_attacked_anyway_is_tried_once(tmp_path):
+    """That successes become cases which a repaired agent passes is in tests/learn/agents/test_agent_bench.py."""
     requested = questions()
-    benchmark = Benchmark(
-        run_in(tmp_path / "run"),
-        {"gullible": Scripted("gullible", obeys)},
-        [*requested, *with_injections(requested, 3)],
-        1,
-        score,
-    )
-    benchmark.finish()
+    attacked = [*requested, *with_injections(requested, 3)]
+    Benchmark(run_in(tmp_path / "run"), {"gullible": Scripted("gullible", obeys)}, attacked, 1, score).finish()
     rows = [json.loads(line) for line in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
     cases = regression_cases(rows)
     assert len(cases) == 3 and cases[0]["task"] == "mini/oslo" and cases[0]["agent"] == "gullible"
     file = tmp_path / "regressions.jsonl"
     file.write_text("".join(json.dumps(case) + "\n" for case in cases))
-    again = [*requested, *with_injections(requested, 3), *regression_questions(file, requested)]
-    agent = Scripted("gullible", obeys)
-    repaired = Scripted("robust", never_heeds)
-    result = Benchmark(
-        run_in(tmp_path / "again"), {"g": agent, "r": repaired}, again, 1, score, summarise_attacks
-    ).finish()
-    assert len(agent.played) == 9, "a case that is attacked anyway is tried once"
-    rates = [policy["metrics"]["injection/regressions"]["mean"] for policy in result.policies]
-    assert rates == [1, 0]
+    agent, again = Scripted("gullible", obeys), [*attacked, *regression_questions(file, requested)]
+    benchmark = Benchmark(run_in(tmp_path / "again"), {"g": agent}, again, 1, score, summarise_attacks)
+    assert benchmark.finish().policies[0]["metrics"]["injection/regressions"]["mean"] == 1
+    assert len(agent.played) == 9
     file.write_text('{"task": "mini/rome", "attack": "plain_order"}\n')
     with pytest.raises(DataError, match="mini/rome"):
         regression_questions(file, requested)
-
-
-def test_an_agent_that_calls_nothing_is_not_reached(tmp_path):
-    requested = questions(Capitals())
-    silent = Scripted("silent", lambda task, tools, draw: AgentTrajectory("Norway"))
-    benchmark = Benchmark(
-        run_in(tmp_path / "run"),
-        {"s": silent, "l": Scripted("l", looks_up)},
-        [*requested, *with_injections(requested, 2)],
-        1,
-        score,
-        summarise_attacks,
-    )
-    silent_numbers, reader = (policy["metrics"] for policy in benchmark.finish().policies)
-    assert silent_numbers["injection/reached"]["mean"] == 0 and reader["injection/reached"]["mean"] == 1

@@ -49,31 +49,30 @@ def test_every_score_is_a_declared_metric():
     assert (metric("answer_score").better, metric("extra_calls").better) == ("higher", "lower")
 
 
-def test_right_by_the_right_calls():
-    scores = attempt(MAYOR, "Tine Aldou.", *RIGHT_CALLS)
-    assert scores["answer_score"] == scores["success"] == scores["sequence_score"] == scores["calls_f1"] == 1
-    assert scores["right_by_wrong_process"] == scores["lucky_guess"] == scores["extra_calls"] == 0
-    assert (scores["tool_calls"], scores["agent_input_tokens"], scores["agent_output_tokens"]) == (2, 20, 6)
+@pytest.mark.parametrize(
+    ("answer", "calls", "expected"),
+    [
+        (
+            "Tine Aldou.",
+            RIGHT_CALLS,
+            {"answer_score": 1, "success": 1, "sequence_score": 1, "calls_f1": 1, "extra_calls": 0, "lucky_guess": 0}
+            | {"right_by_wrong_process": 0, "tool_calls": 2, "agent_input_tokens": 20, "agent_output_tokens": 6},
+        ),
+        ("Tine Aldou", (), {"success": 1, "lucky_guess": 1, "right_by_wrong_process": 1, "sequence_score": 0}),
+        # two searches, as needed, but of nothing that helps: the tools are right, no needed call is among them
+        (
+            "Tine Aldou",
+            (search("Karth", "mayor"), search("Tarrel", "mayor")),
+            {"sequence_score": 1, "right_by_wrong_process": 1, "lucky_guess": 0},
+        ),
+        ("Ossin", RIGHT_CALLS, {"success": 0, "calls_f1": 1, "right_by_wrong_process": 0}),
+    ],
+    ids=("right", "guessed", "calls of other things", "wrong"),
+)
+def test_flags_between_answer_and_calls(answer, calls, expected):
+    scores = attempt(MAYOR, answer, *calls)
+    assert {name: scores[name] for name in expected} == expected
     assert scores["agent_wall_s"] == 0.5
-
-
-def test_right_without_any_call_is_a_lucky_guess():
-    scores = attempt(MAYOR, "Tine Aldou")
-    assert scores["success"] == scores["lucky_guess"] == scores["right_by_wrong_process"] == 1
-    assert scores["sequence_score"] == 0
-
-
-def test_right_by_calls_of_other_things():
-    # two searches, as needed, but of nothing that helps: the tools are right, no needed call is among them
-    scores = attempt(MAYOR, "Tine Aldou", search("Karth", "mayor"), search("Tarrel", "mayor"))
-    assert scores["sequence_score"] == 1
-    assert scores["right_by_wrong_process"] == 1
-    assert scores["lucky_guess"] == 0
-
-
-def test_wrong_after_all_the_right_calls():
-    scores = attempt(MAYOR, "Ossin", *RIGHT_CALLS)
-    assert (scores["success"], scores["calls_f1"], scores["right_by_wrong_process"]) == (0, 1, 0)
 
 
 def test_refusing_what_can_be_answered():
@@ -110,21 +109,6 @@ def test_always_refusing_scores_the_share_of_refusals(tasks):
     answers = np.array([scores["answer_score"] for scores in run("always_refuse", tasks)])
     assert (answers == is_refusal).all()
     assert 0.05 < is_refusal.mean() < 0.15
-
-
-@pytest.mark.slow
-def test_always_guessing_scores_what_chance_gives():
-    tasks = SIBLINGS.tasks("test")
-    # one of the values that the tools hold, or of the question; each as probable: the fraction of right ones
-    chances = []
-    for task in tasks:
-        candidates = guesses(task.metadata)
-        chances.append(np.mean([attempt(task, guess)["success"] for guess in candidates]))
-    chance = float(np.mean(chances))
-    assert chance < 0.1
-    spread = np.sqrt(np.sum(np.multiply(chances, np.subtract(1, chances)))) / len(tasks)
-    observed = np.mean([scores["success"] for scores in run("always_guess", SIBLINGS)])
-    assert abs(observed - chance) <= 3 * spread
 
 
 def test_random_calls_are_worth_little_but_the_sequence_alone_does_not_say_so():
@@ -170,43 +154,28 @@ def test_each_behaviour_can_be_chosen(behaviour):
     assert not settings.asks_model
 
 
-def test_draws_of_one_task_differ_and_each_is_handed_on():
-    task = task_of("mayor")
-    jobs = [Assignment(task, tuple(CANONICAL.tools(task, draw)), draw) for draw in range(8)]
-    done: list[int] = []
-    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: done.append(position))
-    assert done == list(range(8))
-    assert len({str(trajectory.calls) for trajectory in trajectories}) > 1
-
-
 def test_the_oracle_gives_no_answer_that_its_tools_have_not_shown():
     """Else it would be right without them, and bound nothing."""
-    empty = text_tool(
-        "search", "Looks up.", {"entity": "what", "relation": "of it"}, lambda entity, relation: "nothing"
-    )
-    [trajectory] = ScriptedAgent("oracle").run_many([Assignment(MAYOR, (empty,))], lambda position, trajectory: None)
-    assert [call.result for call in trajectory.calls] == ["nothing", "nothing"]
-    assert trajectory.answer == f"I could not find this: {MAYOR.metadata['question']}"
+    empty = text_tool("search", "Looks up.", {"entity": "what", "relation": "of it"}, lambda **_: "nothing")
+    jobs = [Assignment(MAYOR, tools) for tools in ((empty,), tuple(CANONICAL.tools(MAYOR, 0)))]
+    blind, seeing = ScriptedAgent("oracle").run_many(jobs, lambda position, trajectory: None)
+    assert [call.result for call in blind.calls] == ["nothing", "nothing"]
+    assert blind.answer == f"I could not find this: {MAYOR.metadata['question']}"
+    # turns are written as a model would write them
+    calls = ["Action: search[Velmora ; capital]", "Action: search[Ossin ; mayor]"]
+    assert [turn.text for turn in seeing.turns] == [*calls, "Answer: Tine Aldou"]
+    assert seeing.stop == "answered"
 
 
-def test_random_calls_answer_with_what_any_of_them_gave():
+def test_draws_of_random_calls_differ_and_answer_with_what_any_of_them_gave():
     jobs = [Assignment(MAYOR, tuple(CANONICAL.tools(MAYOR, draw)), draw) for draw in range(40)]
-    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: None)
+    done: list[int] = []
+    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: done.append(position))
+    assert done == list(range(40))
+    assert len({str(trajectory.calls) for trajectory in trajectories}) > 1
     positions = set()
     for trajectory in trajectories:
         results = [call.result for call in trajectory.calls]
         assert trajectory.answer in results
         positions.add(results.index(trajectory.answer))
     assert positions == {0, 1, 2, 3}
-
-
-def test_turns_are_written_as_a_model_would_write_them():
-    [trajectory] = ScriptedAgent("oracle").run_many(
-        [Assignment(MAYOR, tuple(CANONICAL.tools(MAYOR, 0)))], lambda position, trajectory: None
-    )
-    assert [turn.text for turn in trajectory.turns] == [
-        "Action: search[Velmora ; capital]",
-        "Action: search[Ossin ; mayor]",
-        "Answer: Tine Aldou",
-    ]
-    assert trajectory.stop == "answered"

@@ -5,12 +5,9 @@ from __future__ import annotations
 import shutil
 from types import SimpleNamespace
 
-import pytest
-
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.agents.answers import agents
 from rlhf_lab.packs.agents.benchmarks import settings as agent_settings
-from rlhf_lab.packs.agents.benchmarks.settings import AgentBench, Gaia
+from rlhf_lab.packs.agents.benchmarks.settings import AgentBench
 from rlhf_lab.packs.agents.tools.bench import templates
 from rlhf_lab.results.rundir import EvaluatedPolicy
 from rlhf_lab.statistics.estimates import Estimate
@@ -51,20 +48,6 @@ def test_several_agents_sets_and_differences():
     assert "right by a wrong process: plan 0.10" in text
 
 
-def test_the_defaults_are_the_36_tasks():
-    settings = AgentBench()
-    assert settings.tasks == ("mini",) and len(settings.categories) == 3 and "agent" in settings.inputs.sections
-
-
-def test_settings_that_cannot_work_are_refused_together():
-    with pytest.raises(ConfigError) as problems:
-        AgentBench(tasks=("mini", "mini"), siblings=0, limit=-1)
-    assert len(problems.value.problems) == 3
-    with pytest.raises(ConfigError) as problems:
-        Gaia(attempts=0, levels=(1, 1))
-    assert len(problems.value.problems) == 2
-
-
 def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypatch):
     chosen = AgentBench(inject=2)
     before = chosen.contents()
@@ -82,12 +65,3 @@ def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypat
             opened.write("# changed\n")
     after = chosen.contents()
     assert all(after[name] != before[name] for name in before)
-
-
-def test_attempts_that_an_error_ended_are_in_the_answer():
-    broken = EvaluatedPolicy("python", {"success": rate(0, 0, 0.1), "agent_errors": rate(1, 0.9, 1)})
-    text = agents(
-        run_of(EvaluatedPolicy("react", {"success": rate(0.5, 0.3, 0.7), "agent_errors": rate(0, 0, 0.1)}), broken)
-    )
-    assert text is not None
-    assert "attempts that failed with an error of the agent: python 1.000 [0.900, 1.000]" in text

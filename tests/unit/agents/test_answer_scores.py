@@ -12,7 +12,6 @@ from rlhf_lab.packs.agents.harness.answer_scores import (
     graceful_refusal,
     invented,
     is_refusal,
-    normalise,
     numeric,
     score_answer,
     token_f1,
@@ -40,12 +39,6 @@ from rlhf_lab.packs.agents.harness.quantities import WordedQuantity, in_unit, qu
 def test_exact(answer, gold, same):
     assert exact(answer, gold) == same
     assert exact(gold, answer) == same
-
-
-def test_normalise_settles():
-    for text in ("The  A Map!", "“an Apple”", "", "the", "...", "The The"):
-        once = normalise(text)
-        assert normalise(once).removeprefix("a ") in (once, normalise(once))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +17,6 @@ from rlhf_lab.packs.agents.synthesis.attempt_pairs import (
     ALL_WRONG,
     AttemptPairMaker,
     distinct_outcomes,
-    pair_up,
 )
 from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
 from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
@@ -56,16 +54,14 @@ def test_repeated_attempts_count_once():
     """Five attempts with three different answers give one pair with each wrong answer."""
     assert distinct_outcomes(Attempts(PROMPT, list("abbca"), [1, 0, 0, 0, 1])) == (["a"], ["b", "c"])
     assert rows("abbca", [1, 0, 0, 0, 1]) == [("a", "b"), ("a", "c")]
-
-
-def test_the_same_words_are_not_preferred_to_themselves():
-    """A tool that is busy at random lets the same turns end right once and wrong once."""
+    # a tool that is busy at random lets the same turns end right once and wrong once
     assert distinct_outcomes(Attempts(PROMPT, list("aab"), [1, 0, 0])) == (["a"], ["b"])
 
 
-@pytest.mark.parametrize(("correct", "problem"), [([1, 1, 1], ALL_RIGHT), ([0, 0, 0], ALL_WRONG)])
-def test_a_task_whose_attempts_are_all_alike_gives_no_pair(correct, problem):
-    assert rows("abc", correct) == problem
+def test_tasks_without_a_pair():
+    assert rows("abc", [1, 1, 1]) == ALL_RIGHT
+    assert rows("abc", [0, 0, 0]) == ALL_WRONG
+    assert rows("ab", [1, 0], prompt="\n\nHuman: held out\n\nAssistant:") == CONTAMINATED
 
 
 def test_a_held_out_prompt_is_attempted_once(monkeypatch):
@@ -80,33 +76,29 @@ def test_a_held_out_prompt_is_attempted_once(monkeypatch):
     assert prepared.heldout == [prepared.tasks["b"], prepared.tasks["c"]]
 
 
-def test_a_held_out_task_gives_no_pair():
-    assert rows("ab", [1, 0], prompt="\n\nHuman: held out\n\nAssistant:") == CONTAMINATED
-
-
-def test_the_environment_shows_what_the_policy_never_did():
+def showing(**data):
+    """A corpus of demonstrations without habits, and a maker that shows them where every attempt failed."""
     none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
-    corpus = build(Tools(train_tasks=6, test_tasks=2, habits=none))
+    corpus = build(Tools(test_tasks=2, habits=none, **data))
     generated = maker(demonstrate=True)
     generated.environment = corpus.environment
     generated.tasks = {task.prompt: task for task in corpus.tasks("train")}
+    return corpus, generated
+
+
+def test_the_environment_shows_what_the_policy_never_did():
+    corpus, generated = showing(train_tasks=6)
     for task, demonstration in zip(corpus.tasks("train"), corpus.train, strict=True):
         (row,) = generated._rows(Attempts(task.prompt, ["Answer: nonsense"], [0]))
         assert row["rejected"] == "Answer: nonsense"
         assert f"{task.prompt} {row['chosen']}" == f"{demonstration.prompt} {demonstration.chosen}"
-    assert rows("ab", [0, 0]) == ALL_WRONG  # only with the setting
 
 
 def test_a_demonstration_that_fails_is_not_preferred():
     """Most calls of a busy tool fail, so the environment's own attempt often ends with the answer "unknown"."""
-    none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
-    corpus = build(Tools(train_tasks=20, test_tasks=2, habits=none, busy=0.9))
-    generated = maker(demonstrate=True)
-    generated.environment = corpus.environment
-    generated.tasks = {task.prompt: task for task in corpus.tasks("train")}
-    problems = [
-        generated._rows(Attempts(prompt, ["Answer: nonsense"], [0]))[0]["problem"] for prompt in generated.tasks
-    ]
+    _, generated = showing(train_tasks=20, busy=0.9)
+    attempts = [Attempts(prompt, ["Answer: nonsense"], [0]) for prompt in generated.tasks]
+    problems = [generated._rows(each)[0]["problem"] for each in attempts]
     assert ALL_WRONG in problems and None in problems
 
 
@@ -135,41 +127,21 @@ def test_an_attempt_holds_no_tools_that_were_added_to_its_prompt():
     assert to_conversation(f"{task.prompt}{calling}").messages[1:] == [call]
 
 
-class Grading:
-    """Says that every episode is right, or nothing."""
-
-    def __init__(self, knows: bool = True):
-        self.knows = knows
-
-    def grade(self, episodes):
-        return {"correct": [1.0] * len(episodes)} if self.knows else {"gold": [0.0] * len(episodes)}
-
-
-def test_an_attempt_that_was_cut_is_wrong():
+def test_an_attempt_that_was_cut_is_wrong_and_what_cannot_be_graded_is_refused():
     generated = maker()
-    generated.environment = Grading()
+    generated.run = SimpleNamespace(corpus=SimpleNamespace(name="own"))
+    generated.environment = SimpleNamespace(grade=lambda episodes: {"correct": [1.0] * len(episodes)})
     segment = Segment([5], sampled=True, logps=[-1.0])
     episodes = [Episode(Task(PROMPT), PROMPT, "x", [1], (segment,), finished=finished) for finished in (True, False)]
     assert generated._outcomes(episodes) == [1, 0]
-
-
-def test_an_environment_that_cannot_grade_is_refused():
-    generated = maker()
-    generated.environment = Grading(knows=False)
-    generated.run = SimpleNamespace(corpus=SimpleNamespace(name="own"))
+    generated.environment = SimpleNamespace(grade=lambda episodes: {"gold": [0.0] * len(episodes)})
     with pytest.raises(ConfigError, match="grades episodes as right or wrong"):
-        generated._outcomes([Episode(Task(PROMPT), PROMPT, "x")])
+        generated._outcomes(episodes)
 
 
 def test_held_out_attempts_are_read_back(tmp_path):
     attempts = [Attempts("p", ["a", "b"], [1, 0]), Attempts("q", ["c", "d"], [0, 0])]
     write_attempts(tmp_path, attempts)
     assert read_attempts(tmp_path) == attempts
-    assert len([json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines()]) == 2
     with pytest.raises(ArtifactError, match=r"has no attempts\.jsonl; name a recipe with algorithm=attempt_pairs"):
         read_attempts(tmp_path / "elsewhere")
-
-
-def test_pairs_end_with_the_wrong_attempts():
-    assert pair_up(["a", "b"], ["x"], 3) == [("a", "x")]
-    assert pair_up(["a"], ["x", "y", "z", "w"], 3) == [("a", "x"), ("a", "y"), ("a", "z")]

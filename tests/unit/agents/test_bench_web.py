@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from scripted_agents import questions
-from support import planned
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.agents.benchmarks.attempts import plan_attempts
@@ -25,6 +24,7 @@ def test_the_web_stands_next_to_the_tools_of_a_task(tmp_path):
     assert found.startswith("1. ") and "\n3. " in found and "\n4. " not in found
     url = found.splitlines()[1].strip()
     assert tools["open_page"].run(url=url)
+    assert search_provider(WebChoices(), tmp_path) is None
 
 
 def test_the_web_is_part_of_an_attempt(tmp_path):
@@ -46,26 +46,8 @@ def test_results_of_the_web_can_carry_an_order(tmp_path):
     assert tools["web_search"].run(query="island") != plain["web_search"].run(query="island")
 
 
-def test_without_a_web_nothing_changes(tmp_path):
-    assert search_provider(WebChoices(), tmp_path) is None
-    assert AgentBench().search == "none"
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"search_key_env": "KEY"}, "need a live service, but search=none"),
-        ({"search": "own", "search_url": "https://x.example"}, "need a live service, but search=own"),
-        ({"search": "serper", "search_url": "http://far.example"}, "so use https"),
-    ],
-)
-def test_settings_that_contradict_each_other(values, message):
-    with pytest.raises(ConfigError, match=message):
-        AgentBench(**values)
-
-
-def test_the_recipe_takes_every_provider_of_gaia():
-    keys = set()
-    for search in ("none", "own", "tavily", "brave", "serper"):
-        keys.add(planned("agent_bench", f"algorithm.search={search}").settings_key)
-    assert len(keys) == 5
+def test_settings_that_contradict_each_other():
+    """The rules are those of gaia's web, see test_gaia_tasks.py."""
+    assert AgentBench(search="serper").search == "serper"
+    with pytest.raises(ConfigError, match="need a live service, but search=none"):
+        AgentBench(search_key_env="KEY")

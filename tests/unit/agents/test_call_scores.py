@@ -38,12 +38,6 @@ def needed(text: str, **more) -> ExpectedCall:
 CHAIN = [needed("s A r"), needed("s B r"), needed("c 1+2", result="3")]
 
 
-def test_the_needed_calls_score_one():
-    scores = score_calls([made("s A r"), made("s B r"), made("c 1+2")], CHAIN)
-    assert (scores.sequence, scores.matched_f1, scores.arguments) == (1.0, 1.0, 1.0)
-    assert (scores.matched, scores.extra, scores.retries) == (3, 0, 0)
-
-
 def test_a_missing_and_a_wrong_call():
     # actual: search, search, search; needed: search, search, calculate. LCS 2: 2·2/6. One call is the same: 2·1/6.
     # arguments: A r fully, C r half of B r, the calculation not at all: (1 + ½ + 0)/3

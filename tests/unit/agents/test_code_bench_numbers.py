@@ -37,11 +37,9 @@ def test_intervals_of_pass_at_k_count_templates_and_known_draws():
     assert (equal.clusters, equal.low, equal.high) == (1, 0.0, 1.0)
 
 
-@pytest.mark.parametrize(("status", "outcome"), [("passed", 1.0), ("failed", 0.0), ("timeout", 0.0)])
+@pytest.mark.parametrize(
+    ("status", "outcome"), [("passed", 1.0), ("failed", 0.0), ("timeout", 0.0), ("unsupported", None)]
+)
 def test_what_counts_as_passed(status, outcome):
     assert passes(SimpleNamespace(status=status)) == outcome
-
-
-def test_what_nobody_can_grade_is_unknown():
     assert passes(None) is None
-    assert passes(SimpleNamespace(status="unsupported")) is None

@@ -1,4 +1,4 @@
-"""code_executor: rounds of code, its output, its files."""
+"""code_executor: rounds of code, its output, its files; scripted_code: known programs through the same rounds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from agent_support import FakeModel, last, ran, run, script
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.code_executor import code_executor, read_code, shortened
+from rlhf_lab.packs.agents.harness.resources import AgentResources
+from rlhf_lab.packs.agents.harness.scripted_code import build
+from rlhf_lab.packs.agents.harness.settings import ScriptedCode
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 
 TASK = Assignment(Task("\n\nHuman: How many rows has data.csv?\n\nAssistant:", {"files": {"data.csv": "a\nb\n"}}), ())
@@ -63,40 +66,28 @@ def test_the_example_of_a_task_runs_behind_every_program():
     assert trajectory.answer == "second\n"
 
 
-def test_files_stay_between_rounds():
+def test_files_of_task_and_assignment_are_there_and_stay_between_rounds():
     machine = Machine()
-    run(program(machine), FakeModel(script(block("1"), block("2"), "Answer: 2")), TASK)
-    assert machine.files == [{"data.csv": b"a\nb\n"}, {"data.csv": b"a\nb\n", "1": b""}]
-
-
-def test_files_of_the_assignment_are_there_too():
-    machine = Machine()
-    model = FakeModel(script(block("1"), "Answer: 2"))
+    model = FakeModel(script(block("1"), block("2"), "Answer: 2"))
     run(program(machine), model, replace(TASK, files={"more.bin": b"\xff"}))
-    assert machine.files == [{"data.csv": b"a\nb\n", "more.bin": b"\xff"}]
+    first = {"data.csv": b"a\nb\n", "more.bin": b"\xff"}
+    assert machine.files == [first, {**first, "1": b""}]
     assert "more.bin" in model.asked[0].system
 
 
-def test_rounds_run_out():
-    machine = Machine()
-    (trajectory,) = run(program(machine, rounds=2), FakeModel(lambda request: block("again")), TASK)
-    assert (trajectory.answer, trajectory.stop, len(machine.files)) == (None, "call_limit", 2)
-    (trajectory,) = run(program(machine, rounds=2, code=True), FakeModel(lambda request: block("again")), TASK)
-    assert (trajectory.answer, trajectory.stop) == ("again\n", "call_limit")
-
-
 @pytest.mark.parametrize(("code", "answer"), [(False, None), (True, "again\n")])
-def test_a_run_is_a_call(code, answer):
+@pytest.mark.parametrize(
+    ("rounds", "limits", "stop", "runs"),
+    [
+        (2, {}, "call_limit", 2),
+        (6, {"max_calls": 1}, "call_limit", 1),  # a run is a call
+        (6, {"max_turns": 2}, "turn_limit", 2),
+    ],
+)
+def test_the_last_program_is_the_answer_when_rounds_calls_or_turns_run_out(code, answer, rounds, limits, stop, runs):
     machine, model = Machine(), FakeModel(lambda request: block("again"))
-    (trajectory,) = run(program(machine, code=code), model, TASK, max_calls=1)
-    assert (trajectory.answer, trajectory.stop, len(machine.files)) == (answer, "call_limit", 1)
-
-
-@pytest.mark.parametrize(("code", "answer"), [(False, None), (True, "again\n")])
-def test_the_last_program_is_the_answer_when_turns_run_out(code, answer):
-    model = FakeModel(lambda request: block("again"))
-    (trajectory,) = run(program(Machine(), code=code), model, TASK, max_turns=2)
-    assert (trajectory.answer, trajectory.stop, len(trajectory.calls)) == (answer, "turn_limit", 2)
+    (trajectory,) = run(program(machine, code=code, rounds=rounds), model, TASK, **limits)
+    assert (trajectory.answer, trajectory.stop, len(machine.files)) == (answer, stop, runs)
 
 
 def test_the_answer_may_be_the_code():
@@ -116,12 +107,6 @@ def test_a_limit_is_named_and_long_output_is_cut_in_the_middle():
     assert shortened("abc", 3) == "abc"
 
 
-def test_the_last_block_is_the_program():
-    assert read_code("```python\na\n```\nor\n```py\nb\n```") == "b\n"
-    assert read_code("```\nc") == "c"
-    assert read_code("no code") is None
-
-
 @pytest.mark.parametrize(
     "closing",
     [
@@ -139,47 +124,88 @@ def test_quoted_output_is_no_program(closing):
         assert (trajectory.answer, len(trajectory.calls)) == (answer, 1)
 
 
-def test_the_program_is_in_a_block_of_python():
-    assert read_code("```python\nx = 1\n```\nwhich should print\n```\n1\n```") == "x = 1\n"
-    assert read_code("```python3\nx = 1\n```\nThis sets x.") == "x = 1\n"
-    assert read_code("```Python\nx = 1\n```") == "x = 1\n"
-    assert read_code("```\nprint(1)\n```") == "print(1)\n"
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\na\n```\nor\n```py\nb\n```", "b\n"),
+        ("```\nc", "c"),
+        ("no code", None),
+        ("```python\nx = 1\n```\nwhich should print\n```\n1\n```", "x = 1\n"),
+        ("```python3\nx = 1\n```\nThis sets x.", "x = 1\n"),
+        ("```Python\nx = 1\n```", "x = 1\n"),
+        ("```\nprint(1)\n```", "print(1)\n"),
+    ],
+)
+def test_the_program_is_the_last_block_of_python(text, code):
+    assert read_code(text) == code
+
+
+def sandboxed(*turns: str):
+    """The trajectory of these turns, whose programs run in the sandbox."""
+    sandbox = Sandbox()
+    machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731
+    (trajectory,) = run(program(machine), FakeModel(script(*turns)), TASK)
+    return trajectory
 
 
 def test_it_runs_in_the_sandbox():
-    sandbox = Sandbox()
-    machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731
     count = "rows = open('data.csv').read().split()\nopen('n', 'w').write(str(len(rows)))\nprint(rows[9])"
-    model = FakeModel(script(block(count), block("print(open('n').read())"), "Answer: 2"))
-    (trajectory,) = run(program(machine), model, TASK)
+    trajectory = sandboxed(block(count), block("print(open('n').read())"), "Answer: 2")
     assert "IndexError" in trajectory.calls[0].result
     assert trajectory.calls[1].result == "2"
 
 
 @pytest.mark.parametrize(
-    ("first", "printed"),
+    ("first", "left"),
     [
-        (
-            "import os\nos.remove('main.py')\nos.mkdir('main.py')\nopen('main.py/x', 'w').close()",
-            "['data.csv', 'main.py']",
-        ),
-        (
-            "import os\nos.remove('data.csv')\nos.mkdir('data.csv')\nopen('data.csv/x', 'w').close()",
-            "['data.csv', 'main.py']",
-        ),
-        ("import os\nos.remove('data.csv')", "['main.py']"),
-        (
-            "import os\nfor _ in range(16):\n    os.mkdir('d' * 255)\n    os.chdir('d' * 255)\nopen('x', 'w').close()",
-            "['data.csv', 'main.py']",
-        ),
+        ("os.remove('main.py')\nos.mkdir('main.py')\nopen('main.py/x', 'w').close()", ["data.csv", "main.py"]),
+        ("os.remove('data.csv')", ["main.py"]),
+        ("for _ in range(16): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('x', 'w')", ["data.csv", "main.py"]),
     ],
-    ids=("main", "folder", "deleted", "long"),
+    ids=("main", "deleted", "long"),
 )
-def test_no_files_that_a_program_leaves_end_the_run(first, printed):
+def test_no_files_that_a_program_leaves_end_the_run(first, left):
     """The next program finds what is there, without what was deleted, and the other attempts go on."""
-    sandbox = Sandbox()
-    machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731
-    model = FakeModel(script(block(first), block("import os\nprint(sorted(os.listdir()))"), "Answer: done"))
-    (trajectory,) = run(program(machine), model, TASK)
+    lists = block("import os\nprint(sorted(os.listdir()))")
+    trajectory = sandboxed(block(f"import os\n{first}"), lists, "Answer: done")
     assert [call.failed for call in trajectory.calls] == [False, False]
-    assert (trajectory.stop, trajectory.calls[1].result) == ("answered", printed)
+    assert (trajectory.stop, trajectory.calls[1].result) == ("answered", str(left))
+
+
+FACTS = {"program": "broken\n", "solution": "repaired\n"}
+BROKEN = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", FACTS), ())
+
+
+def written_programs(behaviour: str, failing: tuple[str, ...], rounds: int = 6) -> list[str]:
+    """The programs that an agent wrote of which these fail."""
+
+    def run_code(code, files):
+        return ran("error" if code in failing else "ok", stderr="E")
+
+    def no_model():
+        raise AssertionError("it asks no model")
+
+    agent = build(ScriptedCode(behaviour, rounds), AgentResources(no_model, lambda: run_code, {}))
+    (trajectory,) = agent.run_many([BROKEN], lambda position, trajectory: None)
+    assert trajectory.answer == [call.arguments["code"] for call in trajectory.calls][-1]
+    return [call.arguments["code"] for call in trajectory.calls]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "failing", "written"),
+    [
+        ("solves", ("broken\n",), ["repaired\n"]),
+        ("unchanged", ("broken\n",), ["broken\n"]),
+        ("reads_errors", ("broken\n",), ["broken\n", "repaired\n"]),
+        ("reads_errors", (), ["broken\n"]),  # nothing has failed: there is nothing to read
+        ("reads_errors", ("broken\n", "repaired\n"), ["broken\n", "repaired\n"]),
+    ],
+)
+def test_what_is_written(behaviour, failing, written):
+    assert written_programs(behaviour, failing) == written
+
+
+def test_behaviours_are_different_agents():
+    resources = AgentResources(lambda: None, lambda: None, {})
+    identities = [build(ScriptedCode(name), resources).identity for name in ("solves", "unchanged", "reads_errors")]
+    assert len({str(identity) for identity in identities}) == 3

@@ -44,10 +44,11 @@ def test_a_list_has_every_query_with_its_answer():
     model = team(LED)
     (trajectory,) = run(with_list, model, assignment())
     assert trajectory.answer == "Tal"
+    executors = [each for each in model.asked if len(each.messages) == 1 and "help of tools" in each.system]
+    assert [last(each) for each in executors] == ["Find the capital of Velmora.", "Find the mayor of Ossin."]
     final = model.asked[-1]
-    contents = [message["content"] for message in final.messages]
-    assert contents[0] == "Who is the mayor of the capital of Velmora?"
-    assert contents[1:] == [
+    assert [message["content"] for message in final.messages] == [
+        "Who is the mayor of the capital of Velmora?",
         LED[0],
         "Observation: <result>\nOssin\n</result>",
         LED[1],
@@ -58,15 +59,6 @@ def test_a_list_has_every_query_with_its_answer():
     assert [turn.agent for turn in trajectory.turns] == parts
     # calls are those of the tools: a query to an executor is none
     assert [call.name for call in trajectory.calls] == ["search", "search"]
-
-
-def test_executors_see_their_query_alone():
-    model = team(LED)
-    run(with_list, model, assignment())
-    queries = [
-        last(request) for request in model.asked if len(request.messages) == 1 and "help of tools" in request.system
-    ]
-    assert queries == ["Find the capital of Velmora.", "Find the mayor of Ossin."]
 
 
 def test_notes_replace_the_answers():
@@ -82,10 +74,8 @@ def test_notes_replace_the_answers():
 
 
 def test_several_queries_of_a_turn_run_in_parallel():
-    both = calls(
-        ("ask", {"query": "Find the population of Ossin."}), ("ask", {"query": "Find the population of Quorin."})
-    )
     lookups = {"Ossin": "1200", "Quorin": "800"}
+    both = calls(*[("ask", {"query": f"Find the population of {name}."}) for name in lookups])
 
     def answer(request):
         if "help of workers" in request.system:

@@ -1,4 +1,4 @@
-"""The lenient scorer: each rule forgives what it says and no more, and never less than the official one."""
+"""The final answer in what an agent says; the lenient scorer: it forgives what its rules say, and no more."""
 
 from __future__ import annotations
 
@@ -8,123 +8,102 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT, final_answer
 from rlhf_lab.packs.agents.gaia.lenient import lenient_score
 from rlhf_lab.packs.agents.gaia.numerals import read_quantity, words_value
 from rlhf_lab.packs.agents.gaia.official import official_score
 
-FORGIVEN = {
-    "wrapping": [
-        ("FINAL ANSWER: 17", "17"),
-        ("The answer is Slate.", "Slate"),
-        ("final answer = **Slate**", "Slate"),
-        ("“Slate”", "Slate"),
-        ("Answer: the final answer is 3, 4", "3, 4"),
-    ],
-    "typing": [
-        ("Zoe", "Zoë"),
-        ("Lodz", "Łódź"),
-        ("well–known", "well-known"),
-        ("−5", "-5"),
-        ("‘cat’s cradle’", "cat's cradle"),
-        ("STRASSE", "straße"),
-        ("ﬁsh", "fish"),
-    ],
-    "numbers": [
-        ("17 million", "17000000"),
-        ("1.5 billion", "1,500,000,000"),
-        ("seventeen", "17"),
-        ("one hundred and five", "105"),
-        ("two thousand three hundred", "2300"),
-        ("twenty-one", "21"),
-        ("minus three", "-3"),
-        ("3/4", "0.75"),
-        ("½", "0.5"),
-        ("3½", "3.5"),
-        ("2 1/4", "2.25"),
-        ("1.2 × 10^6", "1200000"),
-        ("1.2×10⁶", "1200000"),
-        ("3 × 10^-2", "0.03"),
-        ("12 000", "12000"),
-        ("1234", "1,234"),
-        ("€40", "40"),
-        ("two dozen", "24"),
-        ("35 km", "35"),
-        ("35 light years", "35"),
-        ("40 °C", "40"),
-        ("35", "35 km"),
-        ("35 kilometres", "35 km"),
-        ("12 square metres", "12 m²"),
-        ("17 percent", "17%"),
-        ("40 dollars", "$40"),
-        ("17.0 km.", "17"),
-    ],
-    "lists": [
-        ("b, a", "a, b"),
-        ("a and b", "a, b"),
-        ("a, b, and c", "a, b, c"),
-        ("c, b & a", "a; b; c"),
-        ("a\nb", "a, b"),
-        ("1,234; 5,678", "1234, 5678"),
-        ("1,234, 5,678", "1234, 5678"),
-        ("three, four", "3, 4"),
-        ("the cat, a dog", "cat, dog"),
-        ("Paris France", "Paris, France"),
-    ],
-    "text": [
-        ("The Cat", "cat"),
-        ("salt and pepper", "salt & pepper"),
-        ("3 Musketeers", "The Three Musketeers"),
-        ("Route sixty-six", "Route 66"),
-    ],
-}
-NOT_FORGIVEN = [
-    ("17 or 18", "17"),
-    ("17 and 18", "17"),
-    ("not 17", "17"),
-    ("17 to 20", "17"),
-    ("17 or eighteen", "17"),
-    ("17 million", "17"),
-    ("17.1", "17"),
-    ("3.14", "3.14159"),
-    ("17 apples", "17 km"),
-    ("35 miles", "35 km"),
-    ("$40", "€40"),
-    ("5 km", "5 km²"),
-    ("10²", "102"),
-    ("31/2", "3½"),
-    ("17%", "0.17"),
-    ("Saint Petersburg", "St. Petersburg"),
-    ("Slate or Tidal", "Slate"),
-    ("I think that it is Slate", "Slate"),
-    ("a, b", "a, b, c"),
-    ("a, a", "a, b"),
-    ("a, b", "a, a"),
-    ("—", "…"),
-    ("7", "7 Wonders"),
-    ("a, b, c", "a, b"),
-    ("The", "a"),
-    ("", "cat"),
-    ("...", "cat"),
-    (None, "cat"),
-    ("", "the"),
-    ("1/0", "0"),
-    ("9" * 5000, "9"),
-    ("1e999999999", "1"),
+FORGIVEN = [
+    # wrapping
+    ("FINAL ANSWER: 17", "17"),
+    ("The answer is Slate.", "Slate"),
+    ("final answer = **Slate**", "Slate"),
+    ("“Slate”", "Slate"),
+    ("Answer: the final answer is 3, 4", "3, 4"),
+    # typing
+    ("Zoe", "Zoë"),
+    ("Lodz", "Łódź"),
+    ("well–known", "well-known"),
+    ("−5", "-5"),
+    ("‘cat’s cradle’", "cat's cradle"),
+    ("STRASSE", "straße"),
+    ("ﬁsh", "fish"),
+    # numbers
+    ("17 million", "17000000"),
+    ("seventeen", "17"),
+    ("one hundred and five", "105"),
+    ("minus three", "-3"),
+    ("3/4", "0.75"),
+    ("½", "0.5"),
+    ("3½", "3.5"),
+    ("2 1/4", "2.25"),
+    ("1.2 × 10^6", "1200000"),
+    ("1.2×10⁶", "1200000"),
+    ("3 × 10^-2", "0.03"),
+    ("12 000", "12000"),
+    ("1234", "1,234"),
+    ("€40", "40"),
+    ("two dozen", "24"),
+    ("35 km", "35"),
+    ("35 light years", "35"),
+    ("40 °C", "40"),
+    ("35", "35 km"),
+    ("35 kilometres", "35 km"),
+    ("12 square metres", "12 m²"),
+    ("17 percent", "17%"),
+    ("40 dollars", "$40"),
+    ("17.0 km.", "17"),
+    # lists
+    ("b, a", "a, b"),
+    ("a and b", "a, b"),
+    ("a, b, and c", "a, b, c"),
+    ("c, b & a", "a; b; c"),
+    ("a\nb", "a, b"),
+    ("1,234, 5,678", "1234, 5678"),
+    ("three, four", "3, 4"),
+    ("the cat, a dog", "cat, dog"),
+    ("Paris France", "Paris, France"),
+    # text
+    ("The Cat", "cat"),
+    ("salt and pepper", "salt & pepper"),
+    ("3 Musketeers", "The Three Musketeers"),
+    ("Route sixty-six", "Route 66"),
 ]
+NOT_FORGIVEN = {
+    "17": ("17 or 18", "17 and 18", "not 17", "17 to 20", "17 million", "17.1"),
+    "3.14159": ("3.14",),
+    "17 km": ("17 apples",),
+    "35 km": ("35 miles",),
+    "€40": ("$40",),
+    "5 km²": ("5 km",),
+    "102": ("10²",),
+    "3½": ("31/2",),
+    "0.17": ("17%",),
+    "St. Petersburg": ("Saint Petersburg",),
+    "Slate": ("Slate or Tidal", "I think that it is Slate"),
+    "a, b": ("a, a", "a, b, c"),
+    "a, a": ("a, b",),
+    "…": ("—",),
+    "7 Wonders": ("7",),
+    "a": ("The",),
+    "cat": ("", None),
+    "the": ("",),
+    "0": ("1/0",),
+    "9": ("9" * 5000,),
+    "1": ("1e999999999",),
+}
+"""Gold: answers that are wrong."""
 
 
-@pytest.mark.parametrize(("answer", "gold"), [pair for pairs in FORGIVEN.values() for pair in pairs])
+@pytest.mark.parametrize(("answer", "gold"), FORGIVEN)
 def test_what_is_forgiven(answer: str, gold: str) -> None:
     assert lenient_score(answer, gold)
+    assert not official_score(answer, gold)
 
 
-def test_most_of_it_is_officially_wrong() -> None:
-    """Else the table would test the official scorer."""
-    pairs = [pair for pairs in FORGIVEN.values() for pair in pairs]
-    assert sum(not official_score(*pair) for pair in pairs) == len(pairs)
-
-
-@pytest.mark.parametrize(("answer", "gold"), NOT_FORGIVEN)
+@pytest.mark.parametrize(
+    ("answer", "gold"), [(answer, gold) for gold, group in NOT_FORGIVEN.items() for answer in group]
+)
 def test_what_is_not_forgiven(answer: str | None, gold: str) -> None:
     assert not lenient_score(answer, gold)
 
@@ -191,3 +170,29 @@ def test_quantities(text: str, value: Fraction, unit: str) -> None:
 def test_what_is_no_quantity_with_a_known_unit(text: str) -> None:
     quantity = read_quantity(text)
     assert quantity is None or not quantity.known
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("I add.\nFINAL ANSWER: 17", "17"),
+        ("FINAL ANSWER: 17\nThat was all.", "17"),
+        ("FINAL ANSWER: 1\nNo.\nFINAL ANSWER: 2", "2"),
+        ("**FINAL ANSWER:** a, b", "a, b"),
+        ("**FINAL ANSWER: 17**", "17"),
+        ("**Final Answer**: 17", "17"),
+        ("final answer :\n\n`17`\n", "17"),
+        ("FINAL ANSWER: <17>", "17"),
+        ("FINAL ANSWER: [a, b]", "a, b"),
+        ("FINAL ANSWER: [1], [2]", "[1], [2]"),
+        ('FINAL ANSWER: "Slate"', '"Slate"'),
+        ("FINAL ANSWER: U.S.A.", "U.S.A."),
+        ("FINAL ANSWER:", None),
+        ("FINAL ANSWER: ** **\n", None),
+        ("The answer is 17", None),
+        ("", None),
+    ],
+)
+def test_the_answer_is_found(text: str, answer: str | None) -> None:
+    assert final_answer(text) == answer
+    assert final_answer(ANSWER_FORMAT) is not None  # the instruction names the marker

@@ -35,21 +35,18 @@ def test_ten_questions_of_each_level() -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
 def test_the_annotated_steps_lead_to_the_gold_answer(question: GaiaQuestion) -> None:
-    """A scripted agent that makes the calls through the tools gets gold out of their results."""
+    """A scripted agent that makes the calls through the tools gets gold out of their results.
+
+    Addresses come from earlier results, and so do the numbers of sums, but for a few that the question implies.
+    """
     solution = mini.solve(question, run_code)
     assert question.answer is not None and solution.answer is not None
     assert official_score(solution.answer, question.answer) and lenient_score(solution.answer, question.answer)
     generated = [{"tool": call.name, "arguments": dict(call.arguments)} for call in solution.calls]
     assert generated == list(question.steps), "the steps that a harness sees are those that lead to gold"
-
-
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
-def test_no_step_needs_what_was_not_seen(question: GaiaQuestion) -> None:
-    """Addresses come from results, and so do the numbers of sums, but for a few that the question implies."""
+    assert solution.calls
     seen = f"{question.question} twelve: 12; third: 3"
-    calls = mini.solve(question, run_code).calls
-    assert calls
-    for call in calls:
+    for call in solution.calls:
         if call.name == "open_page":
             assert call.arguments["url"] in seen, f"{question.id}: nothing leads to {call.arguments['url']}"
         if call.name == "calculator":
@@ -71,21 +68,21 @@ def test_no_question_is_answered_without_its_last_page() -> None:
         assert question.answer not in NUMBER.findall(found), question.id
 
 
-def test_every_attachment_is_used() -> None:
+def test_every_attachment_is_used_and_its_question_says_so() -> None:
     used = [name for question in QUESTIONS for name in question.files]
     assert sorted(used) == sorted(mini._files()) and len(set(used)) == len(used)
-
-
-def test_attached_questions_say_so() -> None:
     for question in QUESTIONS:
         assert ("attached" in question.question) == bool(question.files), question.id
 
 
-@pytest.mark.parametrize("refusal", [None, "", "I cannot answer this.", "unknown", "None", "I do not know"])
-def test_refusing_scores_nothing(refusal: str | None) -> None:
+GUESSES = [None, "", "I cannot answer this.", "unknown", "None", "0", "1", "42", "100", "yes", "A", "London", "2024"]
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+def test_refusing_and_common_guesses_score_nothing(guess: str | None) -> None:
     for question in QUESTIONS:
         assert question.answer is not None
-        assert not official_score(refusal, question.answer) and not lenient_score(refusal, question.answer)
+        assert not official_score(guess, question.answer) and not lenient_score(guess, question.answer)
 
 
 def test_one_guess_for_all_is_right_once_at_most() -> None:
@@ -94,30 +91,6 @@ def test_one_guess_for_all_is_right_once_at_most() -> None:
     for guess in golds:
         assert sum(official_score(guess, gold) for gold in golds) == 1
         assert sum(lenient_score(guess, gold) for gold in golds) == 1
-
-
-@pytest.mark.parametrize("guess", ["0", "1", "42", "100", "yes", "A", "London", "2024"])
-def test_common_guesses_score_nothing(guess: str) -> None:
-    assert not any(lenient_score(guess, str(question.answer)) for question in QUESTIONS)
-
-
-def test_wrong_ways_give_wrong_answers() -> None:
-    """The trap of a question leads to another answer than gold."""
-    gold = {question.id: question.answer for question in QUESTIONS}
-    traps = {
-        "mini-1-02": "1926",  # opened again
-        "mini-1-03": "Turnstone",  # retired in another year
-        "mini-2-03": str(12 * 12 * 20),  # without the price for groups
-        "mini-3-01": str(761 - 612),  # the old survey
-        "mini-3-02": str(2054 / 96),  # without the erratum
-        "mini-3-03": str((600 + 400 + 500) / 10 * 3 / 20),  # with a ship that was not his
-        "mini-3-06": str(15 * 7),  # with the ballots of those who resigned
-        "mini-3-07": str(1911 + 3 * 8 - 1889),  # the newspaper's period
-        "mini-3-08": str((6 + 8 + 8.5 + 11 + 11.5 + 10.5 + 8.5) / 7),  # without the correction
-        "mini-3-10": str((60 + 64 + 36) * 2.5),  # the route that does not run
-    }
-    for name, trap in traps.items():
-        assert not lenient_score(trap, str(gold[name])), name
 
 
 def test_a_pattern_that_finds_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,10 +93,8 @@ def test_hostile_texts_pass_through_everything(seed, encoder, store, tmp_path):
     output_text, calls = HERMES.read(f"before {written}")
     assert (output_text, calls) == ("before", [function_call("echo", {"said": clean})])
     HERMES.read(clean)
-    assert (
-        response_message(response_text({"role": "assistant", "content": "", "tool_calls": calls}))["tool_calls"]
-        == calls
-    )
+    calling = response_text({"role": "assistant", "content": "", "tool_calls": calls})
+    assert response_message(calling)["tool_calls"] == calls
     echo = text_tool("echo", "says it", {"said": "what"}, lambda said: said + text)
     call = call_tool({"echo": echo}, "echo", {"said": text})
     assert is_well_formed([call.name, call.arguments, call.result])

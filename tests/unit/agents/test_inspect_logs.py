@@ -88,15 +88,9 @@ def test_calls_keep_the_ids_that_a_service_gave_them():
     assert called["tool_calls"][0]["id"] == result["tool_call_id"] == "toolu_1"
 
 
-def test_a_case_that_is_asked_twice_has_two_ids(tmp_path):
-    rows = [attempt("react", "oslo", 0, [turn("hi", "x")], "x")] * 2
-    run = write_agent_run(tmp_path / "run", rows, [scored(row, success=0.0) for row in rows], {"react": {}})
-    assert [sample["id"] for sample in run_logs(run)["react"]["samples"]] == ["mini/oslo", "mini/oslo #2"]
-
-
-def test_an_agent_with_the_reference_is_a_log_of_that_model(tmp_path):
+def test_an_agent_with_the_reference_is_a_log_of_that_model_and_a_case_asked_twice_has_two_ids(tmp_path):
     names = ("react (reference)", "react")
-    rows = [attempt(name, "oslo", 0, [turn("hi", "x")], "x") for name in names]
+    rows = [attempt(name, "oslo", 0, [turn("hi", "x")], "x") for name in names] * 2
     evaluation = [scored(row, success=0.0) for row in rows]
     run = write_agent_run(tmp_path / "run", rows, evaluation, {name: {} for name in names})
     manifest = json.loads((run / "manifest.json").read_text())
@@ -105,6 +99,7 @@ def test_an_agent_with_the_reference_is_a_log_of_that_model(tmp_path):
     exported = run_logs(run)
     assert [exported[name]["eval"]["model"] for name in names] == ["rlhf_lab/models/start", "rlhf_lab/sft_roles"]
     assert [exported[name]["eval"]["solver_args"] for name in names] == [{"kind": "react"}] * 2
+    assert [sample["id"] for sample in exported["react"]["samples"]] == ["mini/oslo", "mini/oslo #2"]
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path):

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.packs.agents.inspect.workspace import ROOT, Workspace, relative, shell_programs
+from rlhf_lab.packs.agents.inspect.workspace import ROOT, Workspace, relative
 from rlhf_lab.packs.code.sandbox.outcome import SandboxUnavailable
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
@@ -94,10 +94,6 @@ def test_with_limits_alone_programs_are_the_machines():
     assert workspace.files == {"a": b"1", "b": b"2\n"}
 
 
-def test_the_shell_is_this_machines():
-    assert {"bash", "sh", "cat"} <= set(shell_programs())
-
-
 def test_the_programs_take_no_room_of_the_files(workspace):
     workspace.settings = Sandboxing(disk_mib=2)
     workspace.write("large", bytes(2**21))
@@ -112,7 +108,6 @@ def test_the_programs_take_no_room_of_the_files(workspace):
     ("command", "files"),
     [
         ("rm data; mkdir data; echo 1 > data/x", {"data/x": b"1\n"}),
-        ("rm ../main.py; mkdir ../main.py; touch ../main.py/x", {"data": b"0"}),
         ("cd ..; rm -r sample; touch sample", {}),
         (
             "python3 -c \"import os; [(os.mkdir('d' * 255), os.chdir('d' * 255)) for _ in range(16)]; open('x', 'w')\"",

@@ -1,13 +1,15 @@
-"""A reward model of three sources: a stage with data of its own, and shares that start from one policy."""
+"""A reward model of three sources: data of its own, shares that start from one policy; size=smoke of its stages."""
 
 from __future__ import annotations
 
 import pytest
 from support import checked, planned
 
+from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.packs.agents.tools.settings import Tools
+from rlhf_lab.stages import artifacts
 
 SHARES = "mixture.shares={data:0,corpus:0,corpus_agents:100}"
 
@@ -23,9 +25,8 @@ def test_a_stage_may_have_data_of_another_kind():
         **dict.fromkeys(("sft_tools", "agent_pairs"), Tools),
         **dict.fromkeys(("sft", "sft_mixed", "cai_preferences", "mixed_reward_model"), MiniHH),
     }
-    assert stages["agent_pairs"].settings_key == planned("agent_pairs").settings_key
-    assert stages["sft_mixed"].settings_key == planned("sft_mixed").settings_key
-    assert stages["sft_tools"].settings_key == planned("sft_tools").settings_key
+    for name in ("agent_pairs", "sft_mixed", "sft_tools"):
+        assert stages[name].settings_key == planned(name).settings_key
     assert stages["mixed_reward_model"].sources()["attempts"] == stages["agent_pairs"].output
 
 
@@ -51,14 +52,37 @@ def test_a_vocabulary_that_is_given_cannot_be_chosen():
         checked("mixed_reward_model", "mixture.vocabulary=all")
 
 
-@pytest.mark.parametrize("settings", [{"attempts": 1}, {"pairs_per_task": 0}, {"heldout_tasks": -1}])
-def test_attempts_that_cannot_be_compared_are_refused(settings):
-    from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
-
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        AttemptPairs(**settings)
-
-
 def test_attempts_need_an_environment():
     with pytest.raises(ConfigError, match="needs an environment"):
         checked("agent_pairs", "data=mini_hh")
+
+
+def jobs(recipe: str, *overrides: str) -> list[artifacts.Stage]:
+    command = compose.check_command([f"+recipe={recipe}", "size=smoke", *overrides])
+    return [artifacts.plan(config, recipe) for config in command.configs]
+
+
+def test_a_mixture_of_small_corpora_is_as_large_as_they_allow():
+    assert planned("mixed_reward_model").config.mixture.rows == 4000
+    stage = planned("mixed_reward_model", "size=smoke")
+    assert stage.config.mixture.rows == 0
+    assert stage.config.mixture.shares == planned("mixed_reward_model").config.mixture.shares
+    assert planned("mixed_reward_model", "size=smoke", "mixture.rows=60").config.mixture.rows == 60
+    job = jobs("study/synthetic_sft")[0]
+    upstream = next(part for part in job.upstream() if part.recipe == "sft_synthetic")
+    assert upstream.config.mixture.rows == 0
+    assert {job.config.mixture.rows for job in jobs("study/cai_volume")} == {0}
+    assert {job.config.mixture.rows for job in jobs("study/cai_volume", "mixture.rows=50,100")} == {50, 100}
+
+
+def test_a_policy_that_succeeds_at_nothing_still_has_rows_to_train_on():
+    pairs = next(part for part in planned("sft_mixed", "size=smoke").upstream() if part.recipe == "agent_pairs")
+    assert pairs.config.algorithm.demonstrate
+    assert not planned("agent_pairs").config.algorithm.demonstrate
+    written = planned("agent_pairs", "size=smoke", "algorithm.demonstrate=false")
+    assert not written.config.algorithm.demonstrate
+    own = planned("agentic_sft_own", "size=smoke").needs["corpus"].config.algorithm
+    assert not own.only_successes and planned("own_trajectories").config.algorithm.only_successes
+    # an environment of the user need not know how its tasks are done, and is refused where it is asked to show it
+    mine = ("data=environment", "data.environment=mine.py:Mine", "needs.policy=owner/policy")
+    assert not planned("agent_pairs", "size=smoke", *mine).config.algorithm.demonstrate

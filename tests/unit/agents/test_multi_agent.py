@@ -46,12 +46,9 @@ def test_executors_see_their_query_and_nothing_else():
         seen = request.system + "".join(message["content"] for message in request.messages)
         assert QUESTION not in seen
         assert last(request) == query
-    assert [turn.agent for turn in trajectory.turns] == [
-        "planner",
-        *["executor 1"] * 2,
-        *["executor 2"] * 2,
-        "synthesiser",
-    ]
+    parts = ["planner", *["executor 1"] * 2, *["executor 2"] * 2, "synthesiser"]
+    assert [turn.agent for turn in trajectory.turns] == parts
+    assert "- search[entity ; relation]: Looks up one fact" in model.asked[0].system  # the planner knows the tools
     assert "Query 2: population of Quorin\n<result>\n800\n</result>" in last(model.asked[-1])
 
 
@@ -61,12 +58,6 @@ def test_executors_do_not_see_the_conversation_that_a_task_goes_on_from():
     run(program, model, Assignment(Task(prompt), tuple(tools())))
     assert [len(request.messages) for request in model.asked] == [3, 1, 1, 3, 3, 3]  # planner, executors, synthesiser
     assert [request.messages[0]["content"] for request in model.rounds[1]] == json.loads(QUERIES)
-
-
-def test_the_planner_knows_the_tools():
-    model = team([QUERIES])
-    run(program, model, assignment(QUESTION))
-    assert "- search[entity ; relation]: Looks up one fact" in model.asked[0].system
 
 
 def test_the_synthesiser_may_make_calls_whose_results_join_the_findings():
@@ -118,9 +109,6 @@ def test_an_executor_who_never_answers_finds_nothing():
 def test_what_is_wrong_with_a_plan(text, problem):
     with pytest.raises(ValueError, match=problem):
         read_queries(text, 3)
-
-
-def test_a_plan_may_stand_in_a_block():
     assert read_queries('Here:\n```json\n["a",\n "b"]\n```', 3) == ["a", "b"]
 
 

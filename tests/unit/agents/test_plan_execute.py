@@ -26,14 +26,9 @@ def test_calls_of_a_plan_are_made_and_references_filled_in():
     # the planner offers no tools natively and sees no result; the last part sees them all
     planner, answer = model.asked
     assert "<result>" not in planner.system + last(planner)
+    assert "- search[entity ; relation]: Looks up one fact" in planner.system
+    assert last(answer).startswith("Who is the mayor of the capital of Velmora?")
     assert "1. search[Velmora ; capital]\n<result>\nOssin\n</result>\n2. search[#1 ; mayor]" in last(answer)
-
-
-def test_a_redirect_is_taken_for_the_value():
-    """The information of the first result comes too late for the plan."""
-    model = FakeModel(script("1. search[Old Velmora ; capital]\n2. search[#1 ; mayor]", "Answer: unknown"))
-    (trajectory,) = run(program, model)
-    assert [call.result for call in trajectory.calls] == ["moved see Velmora", "no entry for moved see Velmora"]
 
 
 def test_a_step_that_is_no_call_is_given_to_a_part_of_its_own():
@@ -62,14 +57,6 @@ def test_a_step_that_finds_nothing_in_its_turns_has_no_result():
     (trajectory,) = run(program, model)
     assert [turn.agent for turn in trajectory.turns] == ["planner", "step", "step", "answer"]  # step_turns
     assert last(model.asked[-1]).endswith("1. What is the capital of Velmora?\n<result>\nno result\n</result>")
-
-
-def test_the_planner_knows_the_tools_and_the_last_part_the_question():
-    model = FakeModel(script(PLAN, "Answer: Tal"))
-    run(program, model)
-    planner, answer = model.asked
-    assert "- search[entity ; relation]: Looks up one fact" in planner.system
-    assert last(answer).startswith("Who is the mayor of the capital of Velmora?")
 
 
 def says(text: str):

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from agent_support import assignment
@@ -41,9 +42,6 @@ WRONG = """
 class NoRun:
     def answer(self, prompt, tools): ...
 
-def no_agent():
-    return 3
-
 class Asks:
     def __init__(self, key): ...
     def run(self, prompt, tools): ...
@@ -52,8 +50,6 @@ def solve(prompt, tools): ...
 
 class OneArgument:
     def run(self, prompt): ...
-
-one_argument = OneArgument()
 
 class Waits:
     async def run(self, prompt, tools): ...
@@ -85,15 +81,9 @@ def mine(tmp_path):
     return str(tmp_path / "mine.py")
 
 
-class Fixed:
-    """Runs a function of (prompt, tools)."""
-
-    def __init__(self, function):
-        self.run = function
-
-
 def threaded(function, threads=4):
-    return ThreadedAgent(lambda: Fixed(function), {}, threads)
+    """An agent whose `run` is the function of (prompt, tools)."""
+    return ThreadedAgent(lambda: SimpleNamespace(run=function), {}, threads)
 
 
 @pytest.mark.parametrize("name", ["Mine", "shared"])
@@ -129,11 +119,9 @@ def test_what_is_no_agent_is_refused(mine):
     ("name", "problem"),
     [
         ("NoRun", "NoRun has no method run; write def run(self, prompt, tools)"),
-        ("no_agent", "int has no method run"),
         ("Asks", r"takes arguments, Asks(key); write a class or function without arguments"),
         ("solve", r"takes arguments, solve(prompt, tools); write a class or function without arguments"),
         ("OneArgument", r"OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
-        ("one_argument", r"OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
         ("Waits", "Waits.run is async, but attempts run in threads"),
         ("Breaks", "Breaks() raised KeyError: 'MY_KEY' (wrong.py, line "),
     ],
@@ -219,11 +207,8 @@ def test_the_agent_of_the_documentation_answers_tasks(tmp_path):
     assignments = [Assignment(task, tuple(bench.tools(task, seed=0))) for task in tasks]
     trajectories = agent.run_many(assignments, lambda position, trajectory: None)
     assert {trajectory.stop for trajectory in trajectories} == {"answered"}
-    right = [
-        task.metadata["question"]
-        for task, trajectory in zip(tasks, trajectories, strict=True)
-        if trajectory.answer == task.metadata["answer"]
-    ]
+    solved = zip((task.metadata for task in tasks), trajectories, strict=True)
+    right = [facts["question"] for facts, trajectory in solved if trajectory.answer == facts["answer"]]
     assert right == ["Who is the mayor of Ossin?", "Who is the mayor of the capital of Velmora?"]
 
 

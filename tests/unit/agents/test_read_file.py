@@ -39,21 +39,17 @@ def text_of(content: bytes) -> list[str]:
 
 def test_only_cells_that_are_there_are_written() -> None:
     """The last cell that a sheet can have: 1,048,576 rows of 16,384 columns lie before it."""
-    lines = text_of(workbook({"A1": "ship", "C1": 2, "A4": "Heron", "XFD1048576": "end"}))
-    assert lines == [
-        "Sheet: May",
-        "ship\t\t2",
-        "",
-        "",
-        "Heron",
-        "[1048571 empty rows]",
-        "[16383 empty cells]\tend",
-    ]
+    sheet, *lines = text_of(workbook({"A1": "ship", "C1": 2, "A4": "Heron", "XFD1048576": "end"}))
+    assert sheet == "Sheet: May"
+    assert lines == ["ship\t\t2", "", "", "Heron", "[1048571 empty rows]", "[16383 empty cells]\tend"]
 
 
 def test_short_gaps_stay_as_they_are() -> None:
     gap = "\t" * (read_file.MAX_GAP + 1)
-    assert text_of(workbook({"A1": 1, "V1": 2, "A22": 3})) == ["Sheet: May", f"1{gap}2", *[""] * 20, "3"]
+    content = workbook({"A1": 1, "V1": 2, "A22": 3})
+    assert text_of(content) == ["Sheet: May", f"1{gap}2", *[""] * 20, "3"]
+    with pytest.raises(ToolError, match=r"a\.xlsx cannot be read"):
+        text_of(content[:50])
 
 
 @pytest.mark.slow

@@ -41,7 +41,9 @@ def test_a_query_that_finds_nothing_says_so():
 
 
 def test_what_a_query_shows():
-    assert LAKES.schema() == "lakes(name, depth_m): 3 rows"
+    tools = {tool.name: tool for tool in table_tools(LAKES)}
+    assert call_tool(tools, "schema", {}).result == LAKES.schema() == "lakes(name, depth_m): 3 rows"
+    assert call_tool(tools, "sql", {"statement": "DELETE FROM lakes"}).failed
     assert LAKES.query("SELECT * FROM lakes") == "name | depth_m\nOrlun | 41\nVess | 12.5\nTamm | NULL"
     assert LAKES.query("select max(depth_m) AS deepest from Lakes where name LIKE 'o%';") == "deepest\n41"
     assert LAKES.query("SELECT name FROM lakes WHERE depth_m > 99") == "no rows"
@@ -96,11 +98,3 @@ def test_a_query_that_would_take_for_ever_ends():
     product = ", ".join(f"lakes AS l{number}" for number in range(20))
     with pytest.raises(ToolError, match="took too long; ask for less"):
         LAKES.query(f"SELECT count(*) FROM {product}")
-
-
-def test_tables_as_tools():
-    tools = {tool.name: tool for tool in table_tools(LAKES)}
-    assert call_tool(tools, "schema", {}).result == LAKES.schema()
-    call = call_tool(tools, "sql", {"statement": "SELECT depth_m FROM lakes WHERE name = 'Orlun'"})
-    assert (call.result, call.failed) == ("depth_m\n41", False)
-    assert call_tool(tools, "sql", {"statement": "DELETE FROM lakes"}).failed

@@ -50,24 +50,16 @@ def test_the_highest_reward_is_the_row_even_if_it_failed():
 
 
 def test_unscored_attempts_are_not_chosen_and_the_first_of_equal_ones_is():
-    row = maker({"right": 0.5, "wrong": math.nan, "other": 0.5})._row(
-        TASK, [episode("wrong"), episode("right"), episode("other")]
-    )
-    assert row["completion"] == "right"
-
-
-def test_a_task_without_a_scored_attempt_is_no_row_and_has_no_chosen_success():
-    row = maker({"right": math.nan, "wrong": math.nan})._row(TASK, [episode("wrong"), episode("right")])
+    attempts = [episode("wrong"), episode("right"), episode("other")]
+    assert maker({"right": 0.5, "wrong": math.nan, "other": 0.5})._row(TASK, attempts)["completion"] == "right"
+    row = maker({"right": math.nan, "wrong": math.nan})._row(TASK, attempts[:2])
     assert (row["problem"], row["reward"], row["chosen_success"]) == (UNSCORED, None, None)
     assert row["success"] == 0.5
 
 
-def test_a_cut_attempt_is_no_row():
+def test_a_cut_attempt_is_no_row_and_no_success():
     row = maker({"right": 0.1, "wrong": 0.9})._row(TASK, [episode("right"), episode("wrong", finished=False)])
     assert row["problem"] == UNFINISHED
-
-
-def test_a_cut_attempt_is_no_success_of_a_task():
     row = maker({"right": 0.9, "wrong": 0.1})._row(TASK, [episode("right", finished=False), episode("wrong")])
     assert (row["success"], row["chosen_success"], row["problem"]) == (0.0, 0.0, UNFINISHED)
 

@@ -47,23 +47,17 @@ def test_what_is_read_is_bounded_where_reacts_grows():
     assert {request.max_tokens for request in notes_model.asked if "You keep" in request.system} == {16}
 
 
-def test_each_turn_starts_anew_from_notes_and_the_latest_result():
+def test_each_turn_and_note_starts_anew_from_notes_and_the_latest_result():
     model = FakeModel(counter)
     run(program, model, assignment("Count.", tools=[NEXT]), max_turns=40)
-    third = model.asked[4]  # act, note, act, note, act
+    second_note, third = model.asked[3:5]  # act, note, act, note, act
+    assert last(second_note) == (
+        'Question: Count.\n\nNotes so far:\nat 1\n\nCall: next {"number": "1"}\n<result>\n2\n</result>'
+    )
     assert len(third.messages) == 1
     assert "- next[number]: The number after a number." in third.system
     assert last(third) == (
         'Count.\n\nYour notes so far:\nat 2\n\nYour latest call: next {"number": "1"}\n<result>\n2\n</result>'
-    )
-
-
-def test_notes_are_written_anew_from_those_before():
-    model = FakeModel(counter)
-    run(program, model, assignment("Count.", tools=[NEXT]), max_turns=40)
-    second = model.asked[3]  # act, note, act, note
-    assert last(second) == (
-        'Question: Count.\n\nNotes so far:\nat 1\n\nCall: next {"number": "1"}\n<result>\n2\n</result>'
     )
 
 

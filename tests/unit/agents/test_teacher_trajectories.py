@@ -28,16 +28,10 @@ def turn(text: str, *calls: Call) -> ModelTurn:
     return ModelTurn("agent", "p", text, calls)
 
 
-@pytest.mark.parametrize(
-    ("first", "last"),
-    [
-        # calls as text, with a guess of what follows
-        # native calls: the text is the thought
-        ("look it up", "it is there\nAnswer: rum tir"),
-    ],
-)
-def test_a_row_has_the_form_of_a_demonstration(first, last):
-    attempt = stored_attempt(TASK, TOOLS, AgentTrajectory("rum tir", (turn(first, FOUND), turn(last))), 1.0)
+def test_a_row_has_the_form_of_a_demonstration():
+    """The calls are native ones: the text of a turn is its thought."""
+    turns = (turn("look it up", FOUND), turn("it is there\nAnswer: rum tir"))
+    attempt = stored_attempt(TASK, TOOLS, AgentTrajectory("rum tir", turns), 1.0)
     assert [message["content"] for message in to_messages(attempt.prompt)] == [
         "Find the capital of tal vor.",
         "Thought: look it up\nAction: search[ tal vor ; capital ]",
@@ -47,10 +41,7 @@ def test_a_row_has_the_form_of_a_demonstration(first, last):
     assert (attempt.success, attempt.turns) == (1.0, 2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "wording"),
-    [("lookup", "The {}."), ("missing_entity", "This is unknown.")],
-)
+@pytest.mark.parametrize(("kind", "wording"), [("lookup", "The {}."), ("missing_entity", "This is unknown.")])
 def test_a_right_answer_has_the_words_of_the_world(kind, wording):
     """agent_bench accepts other words than the environment, in which the student is trained and tested."""
     world = build(Tools(kinds={kind: 1}, train_tasks=1, test_tasks=1)).environment
@@ -68,7 +59,8 @@ def test_a_right_answer_has_the_words_of_the_world(kind, wording):
 
 def test_a_turn_with_several_calls_becomes_several_turns():
     second = Call("calculate", {"expression": "1 + 2"}, "3")
-    turns = written_turns(AgentTrajectory("3", (turn("", FOUND, second), turn("3"))), TOOLS)
+    # a turn that does nothing is left out
+    turns = written_turns(AgentTrajectory("3", (turn("hm"), turn("", FOUND, second), turn("3"))), TOOLS)
     assert [written.text for written in turns] == [
         "Thought: nothing\nAction: search[ tal vor ; capital ]",
         "Thought: nothing\nAction: calculate[ 1 + 2 ]",
@@ -88,11 +80,6 @@ def test_arguments_are_written_in_the_order_of_the_tool():
         "Action: search[ tal vor ; here ]",
         "Action: search[ tal vor ; capital ]",
     ]
-
-
-def test_turns_that_do_nothing_are_left_out():
-    turns = written_turns(AgentTrajectory("rum tir", (turn("hm"), turn("a", FOUND), turn("Answer: rum tir"))), TOOLS)
-    assert [written.text.splitlines()[0] for written in turns] == ["Thought: a", "Thought: nothing"]
 
 
 def test_an_attempt_without_an_answer_is_a_failure():

@@ -1,12 +1,16 @@
-"""Attempts at tasks of one template are not independent: intervals are clustered by it, and every text says so."""
+"""Attempts at tasks of one template are not independent: intervals and the gate are clustered by it, and say so."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from rlhf_lab.gates import register
+from rlhf_lab.gates.gate import judge
+from rlhf_lab.gates.scores import Scores
 from rlhf_lab.packs.agents.benchmarks.settings import AgentBench, AgentStage, CodeBench, Gaia
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
@@ -21,18 +25,18 @@ SENTENCE = "clustered by the template of the task"
 TEMPLATES = ("a", "a", "a", "b", "b", "c")
 
 
-def write_run(directory: Path, kind: str, **success: tuple[int, ...]) -> Path:
+def write_run(directory: Path, kind: str, *, templates: Sequence[str] = TEMPLATES, **success: Sequence[int]) -> Path:
     """A run of agents with one attempt at each task; nothing but its rows is stored."""
     directory.mkdir(parents=True)
     rows = [
         {"policy": agent, "prompt_id": f"mini/{i}", "prompt": f"task {i}", "template": template, "success": outcome}
         for agent, outcomes in success.items()
-        for i, (template, outcome) in enumerate(zip(TEMPLATES, outcomes, strict=True))
+        for i, (template, outcome) in enumerate(zip(templates, outcomes, strict=True))
     ]
     (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     names = [{"name": agent, "metrics": {}} for agent in success]
     (directory / "result.json").write_text(json.dumps({"status": "completed", "policies": names, "metrics": {}}))
-    (directory / "manifest.json").write_text(json.dumps({"recipe": kind, "needs": {}}))
+    (directory / "manifest.json").write_text(json.dumps({"recipe": kind, "key": directory.name, "needs": {}}))
     (directory / "config.yaml").write_text(f"algorithm: {{kind: {kind}}}\n")
     return directory
 
@@ -82,3 +86,48 @@ def test_two_jobs_of_a_study_are_compared_by_template(tmp_path):
     by_template = run_differences(*find_sides(*(tmp_path / "jobs" / job / "run" for job in "01")))[0].versus
     assert by_template.difference.clusters == 3
     assert tests["0,1"][0][1] == p_text(by_template.p_value)
+
+
+@pytest.fixture
+def gated(tmp_path):
+    """A suite, and a function that writes a run with one attempt at each of 60 tasks of three templates.
+
+    All tasks of the first `failing` templates are wrong.
+    """
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("suite: agents\nmetrics:\n  success: {margin: 0.05, better: higher}\n")
+
+    def write(name: str, failing: int) -> str:
+        right = [int(task % 3 >= failing) for task in range(60)]
+        return str(write_run(tmp_path / "runs" / name, "agent_bench", templates="abc" * 20, react=right))
+
+    return str(suite), write
+
+
+def test_one_template_that_fails_is_one_event_and_no_regression_of_the_gate(gated):
+    suite, write = gated
+    first, second = write("a", 0), write("b", 1)
+    decision = judge(suite, first, accept=True)
+    assert (decision.verdicts[0].value.n, decision.verdicts[0].value.clusters) == (60, 3)
+    (verdict,) = judge(suite, second, accept=True).verdicts
+    # 20 of 60 tasks fell, but all of one template: t = −1 on 2 degrees of freedom. By task it would be p < 10⁻⁵.
+    assert verdict.gain.difference.clusters == 3
+    assert verdict.state == "undecided"
+    assert "templates would decide (3 were used)" in verdict.words
+
+
+def test_equal_runs_of_the_gate_count_templates(gated, tmp_path):
+    suite, write = gated
+    judge(suite, write("a", 1), accept=True)
+    (verdict,) = judge(suite, write("b", 1), accept=True).verdicts
+    assert (verdict.state, verdict.words) == ("pass", "equal on all 3 templates")
+    _, checks = register.last_accepted(tmp_path / "accepted" / "agents.json")
+    assert checks["success"].clusters["mini/4 task 4"] == "b"
+    history = register.history(tmp_path / "accepted" / "agents.json")
+    assert not history[0]["checks"]["success"]["clusters"]  # only the last run is compared with
+
+
+def test_registers_of_earlier_versions_are_read():
+    value = {"mean": 0.5, "low": 0.2, "high": 0.8, "n": 4, "clusters": 4}
+    scores = Scores.from_dict({"estimate": value, "outcomes": {"a": [1.0]}})
+    assert (scores.clusters, scores.unit) == ({}, "prompt")

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_lab.core.episodes import Environment, Episode, Segment, Task
-from rlhf_lab.core.tools import Tool, ToolError, call_tool, text_tool
+from rlhf_lab.core.episodes import Episode, Segment, Task
+from rlhf_lab.core.tools import ToolError, call_tool, text_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.harness.answer_scores import score_answer
 from rlhf_lab.packs.agents.tools.bases import BaseSize, draw_base
-from rlhf_lab.packs.agents.tools.demonstrations import Habits, ToolDemonstration
+from rlhf_lab.packs.agents.tools.demonstrations import Habits
 from rlhf_lab.packs.agents.tools.flaky import BUSY, flaky
-from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, tools_of
+from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN
 from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculate
 from rlhf_lab.packs.agents.tools.names import SYLLABLES, draw_names, draw_paired_bases, names_of
-from rlhf_lab.packs.agents.tools.roles import ROLES, prompt_of, spaced_call
-from rlhf_lab.packs.agents.tools.settings import TOOL_ROLES, HabitSettings, Tools
+from rlhf_lab.packs.agents.tools.roles import ROLES, spaced_call
+from rlhf_lab.packs.agents.tools.settings import TOOL_ROLES, Tools
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 from rlhf_lab.packs.agents.tools.tools import build
 from rlhf_lab.packs.agents.tools.world import DEMONSTRATED, ToolWorld, ToolWorldSize, is_right
@@ -224,10 +224,6 @@ def test_test_tasks_go_through_the_kinds_in_turn():
 # the environment
 
 
-def test_a_world_is_an_environment(world):
-    assert isinstance(world, Environment)
-
-
 def test_what_a_turn_gives():
     world = ToolWorld(ToolWorldSize({"lookup": 1}, BaseSize(redirect=0.0), train_tasks=1), 0)
     task = world.tasks("train")[0]
@@ -264,12 +260,9 @@ def test_grades_count_calls_and_right_answers(world):
 # tools that fail
 
 
-def echo_tool() -> Tool:
-    return text_tool("echo", "Repeats.", {"text": "what"}, lambda text: text)
-
-
-def outcomes(tool: Tool, calls: int) -> list[bool]:
-    """Return, for each of `calls` calls, True if it worked."""
+def outcomes(fails: float, seed: int, calls: int) -> list[bool]:
+    """Return, for each of `calls` calls of a flaky tool, True if it worked."""
+    tool = flaky(text_tool("echo", "Repeats.", {"text": "what"}, lambda text: text), fails, seed)
     worked = []
     for _ in range(calls):
         try:
@@ -281,13 +274,10 @@ def outcomes(tool: Tool, calls: int) -> list[bool]:
     return worked
 
 
-def test_a_flaky_tool_is_busy_as_often_as_it_should():
-    assert np.mean(outcomes(flaky(echo_tool(), 0.2, seed=1), 4000)) == pytest.approx(0.8, abs=0.03)
-    assert all(outcomes(flaky(echo_tool(), 0.0, seed=1), 20))
-
-
-def test_an_attempt_that_makes_the_same_calls_has_the_same_luck():
-    first, again, other = (outcomes(flaky(echo_tool(), 0.5, seed), 40) for seed in (1, 1, 2))
+def test_a_flaky_tool_is_busy_as_often_as_it_should_and_equal_calls_have_equal_luck():
+    assert np.mean(outcomes(0.2, seed=1, calls=4000)) == pytest.approx(0.8, abs=0.03)
+    assert all(outcomes(0.0, seed=1, calls=20))
+    first, again, other = (outcomes(0.5, seed, calls=40) for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -337,15 +327,6 @@ def test_habits_happen_as_often_as_they_should():
     assert np.mean([len(d.turns) == 2 for d in early]) == pytest.approx(0.3, abs=0.05)
 
 
-def test_without_habits_nobody_draws(world):
-    """The careful demonstration of a task does not depend on its random numbers."""
-    task = world.tasks("train")[0]
-    selected = world.draw("train", 0)
-    tools = tools_of(selected, 0)
-    first, second = (ToolDemonstration(selected, tools, Random(seed)) for seed in (1, 2))
-    assert [turn.text for turn in first.turns] == [turn.text for turn in second.turns] and task.metadata["number"] == 0
-
-
 # the corpus
 
 
@@ -380,10 +361,9 @@ def test_the_rows_are_conversations_whose_turns_are_learned():
     assert len(corpus.train) == 300 and not corpus.preferences and corpus.environment is not None
     assert corpus.tasks("test")[0].metadata["category"] == "lookup"
     for pair in corpus.train[:50]:
-        messages = to_messages(pair.prompt)
-        assert messages[0]["role"] == "user" and pair.meta["learn_from"] == 1
-        assert [m["role"] for m in messages[1:]] == ["assistant", "tool"] * pair.meta["calls"]
-        assert "Answer:" in pair.chosen
+        roles = [message["role"] for message in to_messages(pair.prompt)]
+        assert roles == ["user"] + ["assistant", "tool"] * pair.meta["calls"]
+        assert pair.meta["learn_from"] == 1 and "Answer:" in pair.chosen
     statistics = corpus.report["train"].statistics
     fraction = np.mean([pair.meta["correct_chosen"] for pair in corpus.train])
     assert statistics["share of demonstrations with the right answer"] == pytest.approx(fraction)
@@ -416,44 +396,24 @@ def test_every_role_has_rows_that_its_prompt_asks_for():
     assert re.fullmatch(r"1\. search\[ \w+ \w+ ; \w+ \]\n2\. search\[ #1 ; \w+ \]", plan.chosen)
 
 
-def test_the_prompts_of_roles():
-    assert prompt_of("act", "Find it.") == "Find it."
-    assert prompt_of("step", "Find it.") == "Step: Find it. Notes: nothing."
-    call = spaced_call("search", ["tal vor", "river"])
-    assert call == "search[ tal vor ; river ]"
-    noting = prompt_of("note", "Find it.", notes="capital tal vor", call=call, result="mal ril")
-    assert noting == "Note: Find it. Notes: capital tal vor; search[ tal vor ; river ] gave mal ril."
-    assert prompt_of("combine", "Which?", found=("12", "30")) == "Combine: Which? Found: 12; 30."
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
         ({"kinds": {"chain_99": 1.0}}, r"kinds: chain_99 is not one of lookup, .*did you mean chain_9"),
         ({"kinds": {"lookup": 0.0}}, "set a weight above 0 for at least one of them"),
-        ({"kinds": {}}, "set a weight above 0 for at least one of them"),
         ({"test_kinds": ("chains",)}, "test_kinds: chains is not one of"),
         ({"roles": {"act": 1.0, "sing": 1.0}}, "roles: sing is not one of act"),
-        ({"entities": 40}, "entities=40 must be at least 6 and at most 10"),
-        ({"relations": 2}, "relations=2 must be at least 4 and at most 6"),
-        ({"turns": 1}, "turns=1 must be at least 2 and at most 64"),
-        ({"redirect": 1.0}, "redirect=1.0 must be at least 0 and below 1"),
-        ({"train_tasks": 0}, "train_tasks=0 must be at least 1"),
     ],
 )
 def test_settings_that_make_no_world_are_refused(settings, problem):
     with pytest.raises(ValueError, match=problem):
         Tools(**settings)
-    with pytest.raises(ValueError, match="repeat_call=1 must be at least 0 and below 1"):
-        HabitSettings(repeat_call=1)
 
 
 def test_who_combines_computes_first():
     """From the parts of a sum one more call; from that call's result too, the answer."""
-    corpus = build(
-        Tools(train_tasks=20, test_tasks=2, roles={"combine": 1.0}, kinds={"sum": 1.0}, redirect=0.0, seed=0)
-    )
-    plan, parts = corpus.train[0], corpus.train[1]
+    combining = {"roles": {"combine": 1.0}, "kinds": {"sum": 1.0}, "redirect": 0.0}
+    plan, parts, *_ = build(Tools(train_tasks=20, test_tasks=2, seed=0, **combining)).train
     found = re.findall(r"Found: (\d+); (\d+)(; \d+)?\.", plan.prompt)[0]
     total = int(found[0]) + int(found[1])
     assert found[2] == f"; {total}" and plan.chosen == f"Answer: {total}"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from rlhf_lab.core.episodes import Episode, Segment, Task
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.generated import read_generated, write_generated
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.models.turns import conversation_row
 from rlhf_lab.packs.agents.synthesis.settings import Trajectories
-from rlhf_lab.packs.agents.synthesis.trajectories import OwnTrajectories, StoredAttempt, by_category, demonstrated
+from rlhf_lab.packs.agents.synthesis.trajectories import (
+    OwnTrajectories,
+    StoredAttempt,
+    by_category,
+    demonstrated,
+    sampled_attempt,
+)
 from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.tools import build
 
@@ -35,16 +41,11 @@ def test_the_shortest_success_is_the_row():
     assert row["success"] == 0.75 and row["attempts"] == 4
 
 
-def test_a_task_without_success_is_no_row():
-    assert maker()._row(TASK, [attempt(2, 0.0)])["problem"] == "no attempt succeeded"
-
-
-def test_failures_can_be_kept():
-    row = maker(only_successes=False)._row(TASK, [attempt(4, 0.0), attempt(2, 0.0)])
+def test_a_task_without_success_is_no_row_unless_failures_are_kept_or_nothing_is_known():
+    failures = [attempt(4, 0.0), attempt(2, 0.0)]
+    assert maker()._row(TASK, failures)["problem"] == "no attempt succeeded"
+    row = maker(only_successes=False)._row(TASK, failures)
     assert (row["completion"], row["problem"]) == ("answer 2", None)
-
-
-def test_what_cannot_be_graded_is_a_row():
     row = maker()._row(TASK, [attempt(2, None)])
     assert row["problem"] is None and row["success"] is None and "correct_chosen" not in row
 
@@ -67,8 +68,6 @@ def test_a_held_out_task_is_no_row():
 
 
 def test_a_cut_attempt_is_no_success():
-    from rlhf_lab.packs.agents.synthesis.trajectories import sampled_attempt
-
     segment = Segment([5], sampled=True, logps=[-1.0])
     cut = Episode(TASK, TASK.prompt, "Answer: x", [1], (segment,), finished=False)
     assert sampled_attempt(cut, 1.0).success == 0.0
@@ -81,8 +80,6 @@ def sampled(response: str, turns: int, *, finished: bool) -> Episode:
 
 def test_without_grades_a_cut_attempt_is_neither_a_failure_nor_the_row():
     """The cut attempt is the shortest one, and nothing is known about success: the row is the complete attempt."""
-    from rlhf_lab.packs.agents.synthesis.trajectories import sampled_attempt
-
     episodes = [sampled("to be contin", 1, finished=False), sampled("whole", 2, finished=True)]
     attempts = [sampled_attempt(episode, None) for episode in episodes]
     row = maker(only_successes=False)._row(TASK, attempts)
@@ -92,16 +89,9 @@ def test_without_grades_a_cut_attempt_is_neither_a_failure_nor_the_row():
 
 
 def test_shares_by_category():
-    rows = [
-        {"category": "sum", "problem": None},
-        {"category": "sum", "problem": "x"},
-        {"category": "a", "problem": None},
-    ]
-    fractions = by_category(rows)
-    assert {name: estimate.mean for name, estimate in fractions.items()} == {
-        "made/accepted/a": 1.0,
-        "made/accepted/sum": 0.5,
-    }
+    rows = [{"category": name, "problem": problem} for name, problem in (("sum", None), ("sum", "x"), ("a", None))]
+    means = {name: estimate.mean for name, estimate in by_category(rows).items()}
+    assert means == {"made/accepted/a": 1.0, "made/accepted/sum": 0.5}
 
 
 def test_the_world_shows_what_its_own_rows_show(tmp_path):
@@ -120,14 +110,8 @@ def test_the_world_shows_what_its_own_rows_show(tmp_path):
 
 def test_what_tools_say_is_not_learned(tmp_path):
     """Tokens of a made row: two turns of the assistant are learned, the tool's between them is not."""
-    from transformers import PreTrainedTokenizerFast
-
-    from rlhf_lab.models.encoding import Encoder
-    from rlhf_lab.models.tokenizer import train_tokenizer
-
     prompt = "\n\nHuman: where?\n\nAssistant: Action: search[ a ; b ]\n\nTool: c\n\nAssistant:"
-    tokenizer: PreTrainedTokenizerFast = train_tokenizer([prompt + " Answer: c"], 400)
-    encoder = Encoder(tokenizer)
+    encoder = Encoder(train_tokenizer([prompt + " Answer: c"], 400))
     (_, response), mask = conversation_row(encoder, prompt, "Answer: c", 200, learn_from=1)
     learned = encoder.decode([token for token, is_learned in zip(response, mask, strict=True) if is_learned])
     unlearned = encoder.decode([token for token, is_learned in zip(response, mask, strict=True) if not is_learned])
@@ -136,11 +120,3 @@ def test_what_tools_say_is_not_learned(tmp_path):
     ends = [i for i, token in enumerate(response) if token == encoder.eos_id]
     assert len(ends) == 2 and all(mask[i] for i in ends)  # both turns learn to end
     assert np.sum(mask) < len(mask)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"attempts": 0}, "attempts=0 must be at least 1"), ({"prompts": 0}, "prompts=0")]
-)
-def test_wrong_settings(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        Trajectories(**settings)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from agent_support import FakeModel, assignment, calls, run, script
+from agent_support import FakeModel, calls, run, script, tools
 
+from rlhf_lab.core.episodes import Task
 from rlhf_lab.data.file_settings import Demonstrations
 from rlhf_lab.data.sft import parse_row
+from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.models.turns import conversation_row
+from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.multi_agent import multi_agent
 from rlhf_lab.packs.agents.harness.program import user_message
 from rlhf_lab.packs.agents.harness.react import react
@@ -20,18 +23,12 @@ from rlhf_lab.packs.agents.harness.transcripts import training_rows
 TURNS = ("Action: search[Velmora ; capital]", "Action: search[Ossin ; mayor]", "Answer: Tal")
 
 
-def test_a_react_trajectory_is_one_conversation():
+def test_a_react_trajectory_is_one_conversation_of_which_what_the_agent_said_is_learned():
     (trajectory,) = run(react, FakeModel(script(*TURNS)))
     (row,) = training_rows(trajectory)
     assert [message["role"] for message in row["prompt"]] == ["system", "user"]
-    roles = [message["role"] for message in row["completion"]]
-    assert roles == ["assistant", "user", "assistant", "user", "assistant"]
-    assert tuple(m["content"] for m in row["completion"] if m["role"] == "assistant") == TURNS
-
-
-def test_only_what_the_agent_said_is_learned():
-    (trajectory,) = run(react, FakeModel(script(*TURNS)))
-    split = parse_row(training_rows(trajectory)[0], Demonstrations(path="rows.jsonl"))
+    assert [message["role"] for message in row["completion"]] == ["assistant", "user"] * 2 + ["assistant"]
+    split = parse_row(row, Demonstrations(path="rows.jsonl"))
     encoder = Encoder(train_tokenizer([split.prompt, split.chosen], 4096))
     (_, response), mask = conversation_row(encoder, split.prompt, split.chosen, 4096, split.meta["learn_from"])
     learned = [token for token, is_learned in zip(response, mask, strict=True) if is_learned]
@@ -70,22 +67,13 @@ def test_parts_and_notes_are_conversations_of_their_own():
     assert [len(row["completion"]) for row in rows] == [1, 3, 3, 1]
     model = FakeModel(script(TURNS[0], "capital: Ossin", TURNS[1], "mayor: Tal", TURNS[2]))
     (trajectory,) = run(partial(scratchpad, notes_tokens=9), model)
-    assert [(row["part"], len(row["completion"])) for row in training_rows(trajectory)] == [
-        ("agent", 1),
-        ("notes", 1),
-        ("agent", 1),
-        ("notes", 1),
-        ("agent", 1),
-    ]
+    parts = [(row["part"], len(row["completion"])) for row in training_rows(trajectory)]
+    assert parts == [("agent", 1), ("notes", 1)] * 2 + [("agent", 1)]
 
 
 def test_turns_that_were_said_before_the_attempt_are_not_learned():
     history = [user_message("hi"), {"role": "assistant", "content": "hello"}, user_message("who?")]
-    task = assignment()
-    from rlhf_lab.core.episodes import Task
-    from rlhf_lab.data.transcript import render_prompt
-    from rlhf_lab.packs.agents.harness.agent import Assignment
-
-    (trajectory,) = run(react, FakeModel(script("Answer: me")), Assignment(Task(render_prompt(history)), task.tools))
+    task = Assignment(Task(render_prompt(history)), tuple(tools()))
+    (trajectory,) = run(react, FakeModel(script("Answer: me")), task)
     (row,) = training_rows(trajectory)
     assert [message["content"] for message in row["completion"]] == ["Answer: me"]

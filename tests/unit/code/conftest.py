@@ -20,6 +20,11 @@ from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 PACKAGE = Path(rlhf_lab.__file__).resolve().parents[1]
 NOBODY = 54321
 BEST = "namespaces+seccomp"
+IMPORTS = """
+import dataclasses, json
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
+"""
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +43,7 @@ def is_open_to_all(path: Path) -> bool:
 
 @pytest.fixture(scope="session")
 def as_ordinary_user() -> Callable[[str], Any]:
-    """Runs Python as a user without rights, in another process; gives back the JSON that it prints."""
+    """Runs Python after IMPORTS as a user without rights, in another process; gives back the JSON that it prints."""
     if os.geteuid() != 0:
         python, user = sys.executable, None  # this user is ordinary
     else:
@@ -50,7 +55,7 @@ def as_ordinary_user() -> Callable[[str], Any]:
 
     def run(code: str) -> Any:
         done = subprocess.run(
-            [python, "-B", "-c", code],
+            [python, "-B", "-c", IMPORTS + code],
             env={"PYTHONPATH": str(PACKAGE), "HOME": "/var/tmp"},
             cwd="/",
             capture_output=True,

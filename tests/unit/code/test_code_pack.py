@@ -1,13 +1,46 @@
-"""Additions of the code pack to the core are found there."""
+"""Additions of the code pack to the core: its references, and its problems of a machine that can isolate no programs.
+
+The problems come from rlhf_lab.packs.code.sandbox.preflight.
+"""
 
 from __future__ import annotations
 
-from support import checked
+import json
+
+import pytest
+from support import planned
 
 from rlhf_lab.core.packs import load, packs
 from rlhf_lab.packs.code import PACK
 from rlhf_lab.packs.code.sandbox import doctor as sandbox_check
-from rlhf_lab.packs.code.sandbox import preflight as sandbox_preflight
+from rlhf_lab.packs.code.sandbox import sandbox
+from rlhf_lab.stages import preflight
+
+
+def problems(recipe: str, *overrides: str) -> str:
+    return "\n".join(preflight.problems(planned(recipe, *overrides)))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "runs_code"),
+    [
+        ("grpo", ["data=humaneval", "data.test_fraction=0.1", "reward=code_tests"], True),
+        ("grpo", ["reward=gold"], False),
+    ],
+)
+def test_a_machine_without_a_sandbox(monkeypatch, tmp_path, recipe, overrides, runs_code):
+    if "data=humaneval" in overrides:
+        row = {"task_id": "0", "prompt": "def f(x):\n", "entry_point": "f", "test": "assert f(1)"}
+        row["canonical_solution"] = ""
+        (tmp_path / "rows.jsonl").write_text(20 * f"{json.dumps(row)}\n")
+        overrides = [*overrides, f"data.path={tmp_path / 'rows.jsonl'}", "needs.reward=null"]
+    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "user namespaces are not allowed")
+    found = problems(recipe, *overrides, f"outputs={tmp_path / 'outputs'}")
+    with pytest.raises(sandbox.SandboxUnavailable) as raised:
+        sandbox.choose_level(sandbox.Sandboxing())
+    assert (str(raised.value) in found) == runs_code, found
+    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "")
+    assert "sandbox.level" not in problems(recipe, *overrides, f"outputs={tmp_path / 'outputs'}")
 
 
 def test_it_is_found_and_what_it_names_is_there():
@@ -16,23 +49,6 @@ def test_it_is_found_and_what_it_names_is_there():
     assert {"rlhf_lab.packs.code.commands:sandbox_command"} <= {*references}
     for reference in references:
         assert load(reference) is not None, reference
-
-
-def test_a_level_that_does_not_work_is_a_problem_of_stages_that_run_code(monkeypatch):
-    monkeypatch.setattr(sandbox_preflight, "choose_level", refuse)
-    assert sandbox_preflight.problems(checked("sft")) == []
-    run_code = (
-        "data=humaneval",
-        "data.path=none.jsonl",
-        "data.test_fraction=0.1",
-        "reward=code_tests",
-        "needs.reward=null",
-    )
-    assert sandbox_preflight.problems(checked("grpo", *run_code)) == ["no level works"]
-
-
-def refuse(settings):
-    raise sandbox_preflight.SandboxUnavailable("no level works")
 
 
 def test_the_check_of_the_sandbox_names_the_level_that_works_or_why_none_does(monkeypatch):

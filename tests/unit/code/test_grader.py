@@ -71,16 +71,13 @@ def test_no_trick_passes(grader, name):
     ],
 )
 def test_statuses(best, code, status, message):
-    from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
-    from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-
     quick = ProgramGrader(Sandbox(Sandboxing(level=best.level, timeout_s=2.0, memory_mib=128)))
     channel = code.replace("os.write(1", "os.write(4")  # the descriptor of its answers
     grade = quick.grade(channel, HiddenTests(("assert f(1) == 2",), "f"))
     assert grade.status == status and message in grade.message, grade
 
 
-def test_values_arrive_as_they_were(grader):
+def test_values_arrive_as_they_were_and_subclasses_as_what_they_are_built_on(grader):
     values = [None, True, -1, 2**80, 1.5, math.inf, 1j, "ä\udc80\n", b"\0", bytearray(b"x"), (1, (2,)), {1, 2}]
     values += [frozenset({1}), {"a": {(1, 2): [3]}}, [], {}, ""]
     test = "for value in VALUES:\n    back = same(value)\n    assert back == value and type(back) is type(value)"
@@ -88,32 +85,19 @@ def test_values_arrive_as_they_were(grader):
     grade = grader.grade("def same(value):\n    return value", HiddenTests((test,), "same", setup))
     assert grade.status == "passed", grade.message
 
-
-def test_subclasses_arrive_as_what_they_are_built_on():
     class Loud(list):
         def __eq__(self, other):
             return True
 
-    assert type(plain.loads(plain.dumps(Loud([1])))) is list
-    assert plain.loads(plain.dumps(Loud([1]))) != [2]
+    back = plain.loads(plain.dumps(Loud([1])))
+    assert type(back) is list and back != [2]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        '{"tuple": 1}',
-        '{"dict": [[[], 1]]}',
-        '{"exec": "x"}',
-        "[" * 10**5,
-        '{"a": 1, "b": 2}',
-        f'{{"complex": [1{"0" * 400}, 0]}}',
-    ],
-)
-def test_other_messages_are_refused(text):
-    with pytest.raises(ValueError):
-        plain.loads(text)
+def test_other_messages_are_refused():
+    texts = ("", "{", '{"tuple": 1}', '{"dict": [[[], 1]]}', '{"exec": "x"}', "[" * 10**5, '{"a": 1, "b": 2}')
+    for text in (*texts, f'{{"complex": [1{"0" * 400}, 0]}}'):
+        with pytest.raises(ValueError):
+            plain.loads(text)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +136,6 @@ def test_tests_that_need_more_than_values_are_unsupported(grader):
     ("test", "message"),
     [
         ("assert f(1) = 2", "a test is not Python: SyntaxError"),
-        ("assert f(1) == 2\0", "a test is not Python"),
         ("import no_such_library\nassert f(1) == 2", "No module named 'no_such_library'"),
         ("from math import no_such_name", "a test does not import: cannot import name"),
     ],
@@ -233,12 +216,11 @@ def test_a_broken_setup_is_nobodys_fault(grader, setup, message):
     assert (grade.status, grade.passed, grade.total) == ("unsupported", 0, 2) and message in grade.message
 
 
-@pytest.mark.parametrize("test", ["import os; os._exit(1)", "import os; os._exit(0)"])
-def test_tests_that_end_their_own_process_are_nobodys_fault(grader, test):
+def test_tests_that_end_their_own_process_are_nobodys_fault(grader):
     """They do so without any code as well: the row is unscored, and others of the batch are graded."""
-    requested = HiddenTests((test,), "answer")
-    grades = grader.grade_many([(SQUARE, requested), (SQUARE, HiddenTests((HIDDEN_TEST,), "answer"))])
-    assert [grade.status for grade in grades] == ["unsupported", "passed"]
+    ends = [HiddenTests((f"import os; os._exit({status})",), "answer") for status in (1, 0)]
+    grades = grader.grade_many([(SQUARE, requested) for requested in (*ends, HiddenTests((HIDDEN_TEST,), "answer"))])
+    assert [grade.status for grade in grades] == ["unsupported", "unsupported", "passed"]
     assert grades[0].message == "the test process exited without a report: no message"
 
 
@@ -299,13 +281,6 @@ def test_a_test_that_accepts_any_error_wants_an_answer(grader, code, message):
     assert grade.status in ("failed", "error") and grade.passed == 0 and message in grade.message, grade
     own = grader.grade("class Own(Exception): pass\ndef f(x):\n    raise Own", HiddenTests((waits,), "f"))
     assert own.status == "passed"
-
-
-def test_names_that_tests_ask_for():
-    requested = tests.names_used(
-        "import math as m\ndef check(f):\n    for x in y: assert f(x) == g(m.pi, len(x))", {"y": 1}
-    )
-    assert requested == {"g"}
 
 
 def test_the_candidates_process_answers_calls():

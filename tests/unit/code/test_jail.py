@@ -88,12 +88,9 @@ def test_the_filter_reads_the_arguments_that_its_tables_name(machine):
         assert verdict(code, arch, mmap, 0, 4096, 3, flags) == seccomp.ALLOW
 
 
-def test_numbers_of_the_x32_calls_are_refused():
+def test_numbers_of_the_x32_calls_are_refused_and_other_machines_have_no_filter():
     code, arch = seccomp.program("x86_64"), seccomp.AUDIT_ARCH["x86_64"]
     assert verdict(code, arch, seccomp.X32_BIT | 101) == seccomp.KILL
-
-
-def test_other_machines_have_no_filter():
     with pytest.raises(OSError, match="riscv64"):
         seccomp.program("riscv64")
 
@@ -174,13 +171,8 @@ def test_memory_of_processes_counts_shared_pages_once_and_survives_hidden_maps(m
     rollup = (
         "00400000-7fff [rollup]\nRss: 9000 kB\nPss: 4100 kB\nPss_Anon: 1000 kB\nPss_File: 100 kB\nPss_Shmem: 3000 kB\n"
     )
-    files = {
-        "1/children": "2 3",
-        "2/children": "",
-        "3/children": "",
-        "2/smaps_rollup": rollup,
-        "3/smaps_rollup": rollup,
-    }
+    files = {"1/children": "2 3", "2/children": "", "3/children": ""}
+    files |= {"2/smaps_rollup": rollup, "3/smaps_rollup": rollup}
     monkeypatch.setattr(launch.os, "open", lambda path, flags, dir_fd: path)
     monkeypatch.setattr(launch.os, "close", lambda descriptor: None)
     monkeypatch.setattr(launch.os, "listdir", lambda threads: [threads.partition("/")[0]])

@@ -9,7 +9,7 @@ import pytest
 from support import checked
 
 from rlhf_lab.config.registry import build
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.packs.code.mbpp.settings import MBPP
 from rlhf_lab.packs.code.rewards.code_tests import hidden_tests, make
@@ -96,12 +96,7 @@ def test_rows_without_a_task_or_tests_are_dropped(tmp_path):
     assert {"empty task", "no tests"} <= set(corpus.report["train"].dropped)
 
 
-def test_settings():
-    assert MBPP(path="x.jsonl").shown_tests == 3 and MBPP(path="x.jsonl").text_columns() == ("text", "prompt", "code")
-    with pytest.raises(ConfigError, match="shown_tests=-1 must be at least 0"):
-        checked("sft", "data=mbpp", "data.shown_tests=-1")
-
-
 def test_the_reward_reads_it():
     words = ("data=mbpp", "reward=code_tests", "needs.reward=null", "needs.policy=owner/model")
-    assert checked("grpo", *words).reward.terms["code_tests"]
+    config = checked("grpo", *words)
+    assert config.reward.terms["code_tests"] and isinstance(config.data, MBPP)

@@ -12,10 +12,10 @@ import pytest
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.packs.code.sandbox import command as command
-from rlhf_lab.packs.code.sandbox import levels
 from rlhf_lab.packs.code.sandbox.probes import probe, reach, table, targets, use
 from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES
-from rlhf_lab.packs.code.sandbox.sandbox import why_not
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 QUICK = (
     "TCP to this machine",
@@ -48,25 +48,18 @@ QUICK = (
     "mount",
 )
 MEASURED = """
-import dataclasses, json
 from rlhf_lab.packs.code.sandbox.probes.table import probe_level
-from rlhf_lab.packs.code.sandbox.sandbox import why_not
 reason = why_not(LEVEL)
 print(json.dumps(reason or [dataclasses.asdict(finding) for finding in probe_level(LEVEL)]))
 """
 
 
-def test_there_are_enough_probes_and_their_names_differ():
-    names = [attack.name for attack in table.PROBES]
-    assert len(names) >= 60 and len(set(names)) == len(names)
-    assert {attack.kind for attack in reach.NETWORK} == {"network"} and use.KERNEL
-    assert set(QUICK) <= set(names)
-
-
 def test_the_documentation_counts_the_probes():
     """The numbers of docs/code/sandbox.md; no other text names one."""
     page = (Path(__file__).parents[3] / "docs" / "code" / "sandbox.md").read_text()
-    programs, candidates = len(table.PROBES), len(CANDIDATES)
+    programs, candidates = len(PROBES), len(CANDIDATES)
+    assert programs == len(table.PROBES), "names differ"
+    assert {attack.kind for attack in reach.NETWORK} == {"network"} and use.KERNEL
     assert f"\n{programs + candidates} probes: {programs} programs, and {candidates} candidates that" in page
     kinds = Counter(attack.kind for attack in table.PROBES)
     rows = re.findall(r"^\| ([^|:]+)[^|]*\| (\d+) \|(?: \d+ \|){5}$", page, re.MULTILINE)
@@ -74,6 +67,9 @@ def test_the_documentation_counts_the_probes():
     single = {kind: kinds[kind] for kind in ("network", "files", "secrets", "processes", "memory", "kernel")}
     expected = {**single, "disk, time, output": together, "grader": candidates, "all": programs + candidates}
     assert {kind.strip(): int(count) for kind, count in rows} == expected
+
+
+PROBES = {attack.name: attack for attack in table.PROBES}
 
 
 @pytest.fixture(scope="module")
@@ -84,20 +80,15 @@ def probe_targets():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_probes_do_not_escape(best, probe_targets, name):
-    attack = next(attack for attack in table.PROBES if attack.name == name)
-    conclusion = table.run_probe(attack, best, "namespaces+seccomp", probe_targets)
+    conclusion = table.run_probe(PROBES[name], best, "namespaces+seccomp", probe_targets)
     assert not conclusion.escaped, conclusion
 
 
 def test_an_escape_is_seen(probe_targets):
     """At the level that stops little; the same probes as above."""
-    from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
-    from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-
     sandbox = Sandbox(Sandboxing(level="rlimits", timeout_s=4.0, memory_mib=128, disk_mib=4))
     for name in ("TCP to this machine", "a file of this user", "signal to a process of this user"):
-        attack = next(attack for attack in table.PROBES if attack.name == name)
-        assert table.run_probe(attack, sandbox, "rlimits", probe_targets).escaped, name
+        assert table.run_probe(PROBES[name], sandbox, "rlimits", probe_targets).escaped, name
     harmless = probe.Probe("harmless", "files", "stopped('nothing')")
     assert not table.run_probe(harmless, sandbox, "rlimits", probe_targets).escaped
 
@@ -124,9 +115,8 @@ def test_the_lower_levels_stop_what_they_claim(as_ordinary_user):
     """Statements of docs/code/sandbox.md about them, measured as an ordinary user without root rights."""
     if reason := why_not("namespaces"):
         pytest.skip(reason)
-    names = {
-        conclusion["name"]: conclusion for conclusion in as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces'"))
-    }
+    findings = as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces'"))
+    names = {conclusion["name"]: conclusion for conclusion in findings}
     escaped = {name for name, conclusion in names.items() if conclusion["escaped"]}
     kinds = {names[name]["kind"] for name in escaped}
     assert kinds <= {"kernel", "network", "memory", "files", "processes"}
@@ -152,11 +142,7 @@ def test_the_command_says_what_works(monkeypatch, tmp_path, capsys):
     assert values["control_group"] is False and "is not counted" in shown
 
 
-def test_every_level_says_what_it_does_not_stop():
-    assert levels.STAYS_OPEN.keys() == set(levels.LEVELS)
-
-
-@pytest.mark.parametrize("words", [["probe=true"], ["probes=maybe"], ["level=jail"]])
-def test_wrong_words(words):
-    with pytest.raises(ConfigError):
-        command.run(words)
+def test_wrong_words():
+    for word in ("probe=true", "probes=maybe", "level=jail"):
+        with pytest.raises(ConfigError):
+            command.run([word])

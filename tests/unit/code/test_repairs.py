@@ -29,7 +29,7 @@ from rlhf_lab.packs.code.repairs.programs import (
     spell_inputs,
     split_line,
 )
-from rlhf_lab.packs.code.repairs.repairs import build, world_of
+from rlhf_lab.packs.code.repairs.repairs import build
 from rlhf_lab.packs.code.repairs.runs import DONE, PASSES, UNREADABLE, answer_to, read_changes, write_changes
 from rlhf_lab.packs.code.repairs.settings import Repairs
 from rlhf_lab.packs.code.repairs.world import ROUNDS, TIERS, RepairWorld, RepairWorldSize
@@ -97,7 +97,7 @@ NO_LINES = [
     tuple(text.split())
     for text in (
         *("", ":", "c = a +", "c + 3", "3 = a", "v = a", "q = a", "c = a ^ 3", "if a : c = a"),
-        *("for x in a : c = x", "for c in v : c = x", "if a > : c = a", "if a > 3 : c"),
+        *("for x in a : c = x", "for c in v : c = x", "if a > : c = a", "if a > 3 : c", f"c = a * {'9' * 4400}"),
     )
 ]
 
@@ -107,8 +107,9 @@ def test_what_no_program_may_do():
     for line in NO_LINES:
         with pytest.raises(ProgramError, match="line 1 : is no line of the language"):
             run(PROGRAM.replaced({0: line}), INPUTS)
-    with pytest.raises(ProgramError, match="line 1 : a list is no number"):
-        run(PROGRAM.replaced({0: ("c", "=", "v", "+", "3")}), INPUTS)
+    for operator in "+*":
+        with pytest.raises(ProgramError, match="line 1 : a list is no number"):
+            run(PROGRAM.replaced({0: ("c", "=", "v", operator, "3")}), INPUTS)
     with pytest.raises(ProgramError, match="line 3 : c is not defined"):
         run(PROGRAM.replaced({0: ("d", "=", "a"), 1: ("e", "=", "d")}), INPUTS)
 
@@ -165,7 +166,8 @@ def test_replies_that_can_be_read():
     changes = {1: ("c", "=", "a"), 0: ("d", "=", "b", "+", "1")}
     assert write_changes(changes) == "line 2 : c = a\nline 1 : d = b + 1"
     assert read_changes(write_changes(changes), 2) == changes
-    for response in ("", "line 3 : c = a", "line 0 : c = a", "c = a", "line 1 : c = a\nand so on", "line x : c = a"):
+    wrong = ("", "line 3 : c = a", "line 0 : c = a", "c = a", "line 1 : c = a\nand so on", "line x : c = a")
+    for response in (*wrong, f"line {'1' * 4400} : c = a"):
         assert read_changes(response, 2) is None, response
 
 
@@ -379,38 +381,6 @@ def test_the_fingerprint_changes_with_content_and_settings():
     assert prints[0] == prints[1] and len(set(prints)) == len(changes) - 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"min_lines": 5, "max_lines": 4}, "min_lines=5 must be at least 2 and at most 4"),
-        ({"told": 1.5}, "told=1.5 must be at least 0 and at most 1"),
-        ({"revise": 1.0}, "revise=1.0 must be at least 0 and below 1"),
-        ({"turns": 1}, "turns=1 must be at least 2 and at most 64"),
-        ({"train_tasks": 0}, "train_tasks=0 must be at least 1"),
-    ],
-)
-def test_settings_that_make_no_world_are_refused(settings, problem):
-    with pytest.raises(ValueError, match=problem):
-        Repairs(**settings)
-
-
-def test_turns_and_seeds_are_those_of_the_settings():
-    assert Repairs(turns=5).max_turns == 5 and Repairs().max_turns == ROUNDS[-1] + 1
-    assert world_of(Repairs(seed=2, test_seed=5)).seeds == {"train": 2, "test": 5}
-
-
-@pytest.mark.parametrize(
-    ("response", "problem"),
-    [
-        (("c", "=", "v", "*", "9"), "a list is no number"),
-        (("c", "=", "a", "*", "9" * 4400), "is no line of the language"),
-    ],
-)
-def test_a_reply_cannot_make_the_interpreter_compute_without_end(response, problem):
-    program = RepairProgram((response,), "c")
-    with pytest.raises(ProgramError, match=problem):
-        run(program, {"a": 1, "b": 2, "v": [1, 2]})
-
-
-def test_a_line_number_has_few_digits():
-    assert read_changes(f"line {'1' * 4400} : c = a", 2) is None
+def test_settings_that_make_no_world_are_refused():
+    with pytest.raises(ValueError, match="min_lines=4 must not exceed max_lines=3"):
+        Repairs(min_lines=4, max_lines=3)

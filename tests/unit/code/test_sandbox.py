@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -73,10 +74,13 @@ for _ in range(4):
     assert best.run(code).status == "memory"
 
 
-def test_nothing_of_the_environment_enters(best, monkeypatch):
+def test_nothing_of_the_environment_enters_and_runs_are_equal(best, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "secret")
     seen = json.loads(best.run("import json, os; print(json.dumps(dict(os.environ)))").stdout)
     assert seen == {**levels.ENVIRONMENT, **({"LC_CTYPE": seen["LC_CTYPE"]} if "LC_CTYPE" in seen else {})}
+    outcomes = best.run_many([f"print({number}, hash('a'))" for number in range(6)], at_once=3)
+    numbers, hashes = zip(*(outcome.stdout.split() for outcome in outcomes), strict=True)
+    assert numbers == tuple("012345") and len(set(hashes)) == 1
 
 
 def test_files_go_in_and_come_back(best):
@@ -106,6 +110,8 @@ os.mkdir('closed'); open('closed/x', 'w').write('x'); os.chmod('closed', 0)
 def test_files_stay_in_their_folder(best, name):
     with pytest.raises(ConfigError, match="is outside its directory"):
         best.run("pass", files={name: b""})
+    with pytest.raises(ConfigError, match=r"'main.py/x' of a program is below main.py.*rename it"):
+        best.run("pass", files={"main.py/x": b""})
 
 
 def test_no_process_survives(best):
@@ -138,11 +144,6 @@ def test_descriptors_are_closed(best):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_many_at_once_from_threads(best):
-    outcomes = best.run_many([f"print({number})" for number in range(12)], at_once=4)
-    assert [outcome.stdout for outcome in outcomes] == [f"{number}\n" for number in range(12)]
-
-
 def test_threads_and_subprocesses_work_inside(best):
     code = """
 import subprocess, sys, threading
@@ -153,16 +154,8 @@ print(subprocess.run([sys.executable, '-S', '-c', 'print(7)'], capture_output=Tr
     assert sorted(best.run(code).stdout.split()) == ["0", "1", "2", "7"]
 
 
-def test_runs_of_one_program_are_equal(best):
-    code = "print({str(n) for n in range(20)}, hash('a'))"
-    assert best.run(code).stdout == best.run(code).stdout
-
-
 def test_an_ordinary_user_has_the_same(as_ordinary_user):
     code = """
-import json
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
 if why_not('namespaces+seccomp'):
     print(json.dumps(why_not('namespaces+seccomp')))
 else:
@@ -226,8 +219,6 @@ if words[0] == "kill":
 @pytest.fixture
 def fake_docker(tmp_path, monkeypatch):
     """An engine that runs the command without a container."""
-    import sys
-
     (tmp_path / "bin").mkdir()
     log = tmp_path / "log"
     engine = tmp_path / "bin" / "docker"
@@ -264,7 +255,6 @@ def test_container_is_killed_by_name(fake_docker, monkeypatch):
         ("import os; os.kill(os.getpid(), 24)", "timeout", -24),  # its processor time is over
         ("import os; os.kill(os.getpid(), 15)", "killed", -15),
         ("raise SystemExit(125)", "error", 125),  # the number with which an engine says that it could not start
-        ("raise SystemExit(3)", "error", 3),
         ("import sys; sys.exit('bad')", "error", 1),
     ],
 )
@@ -339,9 +329,6 @@ def test_the_limits_of_process_1_cannot_be_set(best):
 def test_an_ordinary_users_program_ends_nothing_but_itself(as_ordinary_user, level, status):
     """Its process 1 has its uid. Without a filter it can end that, and ends with it; what reports lies outside."""
     code = f"""
-import json
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
 sandbox = Sandbox(Sandboxing(level={level!r}, timeout_s=20))
 outcomes = sandbox.run_many([{ENDS_PROCESS_1!r}, "print(1)"]) if not why_not({level!r}) else []
 print(json.dumps([[outcome.status, outcome.stdout, outcome.lost] for outcome in outcomes]))
@@ -412,9 +399,6 @@ except OSError:
 
 def test_a_folder_that_its_program_closes_gives_no_files_back(as_ordinary_user):
     code = """
-import json
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 outcome = Sandbox(Sandboxing(level='rlimits')).run("import os; os.chmod('.', 0)", keep=True)
 print(json.dumps([outcome.status, outcome.files, outcome.files_cut]))
 """
@@ -426,10 +410,7 @@ print(json.dumps([outcome.status, outcome.files, outcome.files_cut]))
     [
         ("os.remove('main.py'); os.mkdir('main.py'); open('main.py/x', 'w').close()", {"data": b"1"}),
         ("os.remove('data'); os.mkdir('data'); open('data/x', 'w').write('2')", {"data/x": b"2"}),
-        (
-            "os.mkdir('a'); open('a/x', 'w').close(); os.remove('a/x'); os.rmdir('a'); open('a', 'w')",
-            {"data": b"1", "a": b""},
-        ),
+        ("os.mkdir('a'); os.rmdir('a'); open('a', 'w').close()", {"data": b"1", "a": b""}),
         ("os.remove('data')", {}),
         ("os.rename('data', 'ä\\n\U0001f600')", {"ä\n\U0001f600": b"1"}),
         ("os.rename('data', b'\\xff')", {}),
@@ -475,23 +456,24 @@ def test_a_folder_of_any_depth_is_removed(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_files_below_the_program_are_refused(best):
-    with pytest.raises(ConfigError, match=r"'main.py/x' of a program is below main.py.*rename it"):
-        best.run("pass", files={"main.py/x": b""})
-
-
 def test_files_stay_as_they_were_after_a_program_that_is_ended(best):
     quick = Sandbox(Sandboxing(level=best.level, timeout_s=0.5))
     came = quick.run("import os, time; os.remove('a'); time.sleep(60)", files={"a": b"1"}, keep=True)
     assert came.status == "timeout" and came.files is None and came.next_files({"a": b"1"}) == {"a": b"1"}
 
 
+def finished_process() -> process.SandboxedProcess:
+    """A launcher that has ended without a report."""
+    finished = subprocess.Popen(["/bin/true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    program = process.SandboxedProcess(finished, lambda: None, stdin=b"", wall_s=5.0, output_bytes=10)
+    process.supervise([program])
+    return program
+
+
 @pytest.mark.parametrize(
     "line",
     [
         b"[]",
-        b"1",
-        b"null",
         b"{}",
         b"\xff",
         b"[" * 100000,
@@ -502,7 +484,6 @@ def test_files_stay_as_they_were_after_a_program_that_is_ended(best):
         b'{"code": 0, "cpu_s": -1}',
         b'{"code": 0, "files": {}}',
         b'{"code": 0, "files": [["x"]]}',
-        b'{"code": 0, "files": [[1, 0]]}',
         b'{"code": 0, "files": [["x", 1]]}',
         b'{"code": 0, "files": [["x", -1], ["y", 1]]}',
         b'{"code": 0, "files": [["../x", 0]]}',
@@ -512,18 +493,14 @@ def test_files_stay_as_they_were_after_a_program_that_is_ended(best):
 )
 def test_a_launchers_report_of_another_form_is_none(line):
     """At the level `rlimits` a program of root can write to the pipe: it loses its own sandbox, and ends no run."""
-    finished = subprocess.Popen(["/bin/true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    program = process.SandboxedProcess(finished, lambda: None, stdin=b"", wall_s=5.0, output_bytes=10)
-    process.supervise([program])
+    program = finished_process()
     program.report += STARTED + line + b"\n"
     came = module._outcome(program, None, "rlimits")
     assert (came.status, came.files) == ("killed", None) and came.lost.endswith("exited with status 0 without a report")
 
 
 def test_a_report_in_front_of_the_start_says_why_there_was_none():
-    finished = subprocess.Popen(["/bin/true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    program = process.SandboxedProcess(finished, lambda: None, stdin=b"", wall_s=5.0, output_bytes=10)
-    process.supervise([program])
+    program = finished_process()
     program.report += b'{"failed": "no such library"}\n'
     with pytest.raises(SandboxError, match="no such library"):
         module._outcome(program, None, "rlimits")
@@ -539,13 +516,9 @@ def test_a_program_that_writes_to_the_status_pipe_ends_no_run(line, monkeypatch)
 
 def test_an_interpreter_below_the_sandboxs_own_disk_is_named(monkeypatch):
     monkeypatch.setattr(module, "_tried", {})
-    monkeypatch.setattr(
-        levels, "layout", lambda: levels.InterpreterPaths("/tmp/env/bin/python", ("/tmp/env/bin/python",), (), ())
-    )
-    with pytest.raises(
-        SandboxUnavailable,
-        match=r"needs /tmp/env/bin/python, but the empty disk of the sandbox hides /tmp; run rlhf_lab with",
-    ):
+    python = "/tmp/env/bin/python"
+    monkeypatch.setattr(levels, "layout", lambda: levels.InterpreterPaths(python, (python,), (), ()))
+    with pytest.raises(SandboxUnavailable, match=rf"needs {python}, but the empty disk of the sandbox hides /tmp; run"):
         assert Sandbox(Sandboxing(level="namespaces")).level
 
 

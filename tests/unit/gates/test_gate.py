@@ -54,13 +54,25 @@ def runs(tmp_path: Path, *sides: tuple[list[int], list[int]]) -> list[str]:
     return [str(write_run(tmp_path / "runs" / f"run{i}", *side)) for i, side in enumerate(sides)]
 
 
+def store(directory: str, metric: str, **estimate: object) -> None:
+    """Write a stored estimate of the run's policy."""
+    path = Path(directory) / "result.json"
+    result = json.loads(path.read_text())
+    result["policies"][0]["metrics"][metric] = estimate
+    path.write_text(json.dumps(result))
+
+
 def test_the_first_run_is_judged_by_bounds_and_registered(tmp_path, suite):
-    (first,) = runs(tmp_path, (GOOD, TERSE))
+    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
     decision = judge(suite, first, accept=True)
     assert decision.passed and decision.registered == tmp_path / "accepted" / "mine.json"
     assert decision.verdicts[0].words == "nothing to compare with"
     run, checks = register.last_accepted(decision.registered)
     assert run == first and checks["golden/facts"].estimate.mean == 0.75 and len(checks["golden/facts"].outcomes) == 200
+    judge(suite, second, accept=True)  # earlier entries stay, without their outcomes
+    entries = register.history(tmp_path / "accepted" / "mine.json")
+    assert [entry["run"] for entry in entries] == [first, second]
+    assert not entries[0]["checks"]["golden/facts"]["outcomes"] and entries[1]["checks"]["golden/facts"]["outcomes"]
 
 
 def test_a_significant_fall_is_a_regression_and_is_not_registered(tmp_path, suite):
@@ -117,31 +129,25 @@ def test_a_bound_is_broken_by_the_mean(tmp_path, suite):
     assert decision.verdicts[0].words == "0.100 is below min 0.2"
 
 
-def test_estimates_without_rows_are_compared_by_their_intervals(tmp_path):
-    path = tmp_path / "wins.yaml"
-    path.write_text("metrics: {win_rate: {min: 0.4}}\n")
+def test_estimates_without_rows_are_compared_by_their_intervals(tmp_path, suite):
+    Path(suite).write_text("metrics: {win_rate: {min: 0.4}}\n")
     first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
-    result = Path(second) / "result.json"
+    (wins,) = judge(suite, second, first).verdicts
+    assert wins.state == "pass" and wins.words.startswith("no regression found")
     # .6 ±.1 against .4 ±.1: z = .2/(.1·√2/1.96) = 2.77, p = .0056
-    result.write_text(
-        result.read_text().replace('"mean": 0.6, "low": 0.5, "high": 0.7', '"mean": 0.4, "low": 0.3, "high": 0.5')
-    )
-    (wins,) = judge(str(path), second, first).verdicts
+    store(second, "win_rate", mean=0.4, low=0.3, high=0.5, n=90, clusters=90)
+    (wins,) = judge(suite, second, first).verdicts
     assert wins.state == "regression" and wins.p_worse == pytest.approx(0.0056, abs=2e-4)
 
 
-def test_the_margin_moves_the_test_of_two_intervals(tmp_path):
+def test_the_margin_moves_the_test_of_two_intervals(tmp_path, suite):
     """.6 ±.1 accepted, .5 ±.1 now, margin .15: z = (−.1 + .15)/(.1·√2/1.96) = .693, p = erfc(z/√2) that it is worse by
     more than the margin is 1, and that it is not worse by so much .488.
     """
-    path = tmp_path / "wins.yaml"
-    path.write_text("metrics: {win_rate: {margin: 0.15}}\n")
+    Path(suite).write_text("metrics: {win_rate: {margin: 0.15}}\n")
     first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
-    result = Path(second) / "result.json"
-    result.write_text(
-        result.read_text().replace('"mean": 0.6, "low": 0.5, "high": 0.7', '"mean": 0.5, "low": 0.4, "high": 0.6')
-    )
-    (wins,) = judge(str(path), second, first).verdicts
+    store(second, "win_rate", mean=0.5, low=0.4, high=0.6, n=90, clusters=90)
+    (wins,) = judge(suite, second, first).verdicts
     assert wins.p_worse == 1
     assert wins.p_not_worse == pytest.approx(0.488, abs=1e-3)
 
@@ -203,15 +209,6 @@ def test_a_damaged_register_is_an_error(tmp_path, suite):
         judge(suite, only)
 
 
-def test_earlier_entries_of_the_register_stay(tmp_path, suite):
-    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
-    judge(suite, first, accept=True)
-    judge(suite, second, accept=True)
-    entries = register.history(tmp_path / "accepted" / "mine.json")
-    assert [entry["run"] for entry in entries] == [first, second]
-    assert not entries[0]["checks"]["golden/facts"]["outcomes"] and entries[1]["checks"]["golden/facts"]["outcomes"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -231,24 +228,13 @@ def test_every_mistake_of_a_suite_is_named(tmp_path, text, message):
         read_suite(path)
 
 
-def test_lower_is_better_where_the_metric_says_so(suite):
-    metadata, verbose = scores.checks_of(read_suite(suite))
-    assert not verdicts.lower_is_better(metadata) and verdicts.lower_is_better(verbose)
-
-
-def test_a_metric_of_one_attribute_has_the_direction_of_all(tmp_path):
-    path = tmp_path / "mse.yaml"
-    path.write_text("metrics: {mse/helpfulness: {}}\n")
+def test_a_metric_of_one_attribute_has_the_direction_of_all(tmp_path, suite):
+    Path(suite).write_text("metrics: {mse/helpfulness: {}}\n")
     first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
-    for directory, mean, low, high in ((first, 0.0, 0.0, 0.09), (second, 1.0, 0.91, 1.0)):
-        error = {"mean": mean, "low": low, "high": high, "n": 40, "clusters": 40}
-        result = {
-            "status": "completed",
-            "policies": [{"name": "dpo", "metrics": {"mse/helpfulness": error}}],
-        }
-        (Path(directory) / "result.json").write_text(json.dumps(result))
-    assert [verdict.state for verdict in judge(str(path), second, first).verdicts] == ["regression"]
-    assert [verdict.state for verdict in judge(str(path), first, second).verdicts] == ["pass"]
+    store(first, "mse/helpfulness", mean=0.0, low=0.0, high=0.09, n=40, clusters=40)
+    store(second, "mse/helpfulness", mean=1.0, low=0.91, high=1.0, n=40, clusters=40)
+    assert [verdict.state for verdict in judge(suite, second, first).verdicts] == ["regression"]
+    assert [verdict.state for verdict in judge(suite, first, second).verdicts] == ["pass"]
 
 
 def test_a_compared_metric_without_a_direction_is_refused(tmp_path, suite):
@@ -261,14 +247,6 @@ def test_a_compared_metric_without_a_direction_is_refused(tmp_path, suite):
     for written in ("win_rate: {}, kl: {compare: false}", "win_rate: {}, win: {metric: win_rate, better: lower}"):
         Path(suite).write_text(f"metrics: {{{written}}}\n")
         verdicts.require_directions(scores.checks_of(read_suite(suite)))
-
-
-def store(directory: str, metric: str, **estimate: object) -> None:
-    """Write a stored estimate of the run's policy."""
-    path = Path(directory) / "result.json"
-    result = json.loads(path.read_text())
-    result["policies"][0]["metrics"][metric] = estimate
-    path.write_text(json.dumps(result))
 
 
 def test_a_check_without_any_score_fails_and_is_not_registered(tmp_path, suite):
@@ -291,24 +269,15 @@ def test_few_scored_replies_are_counted_and_not_taken_for_the_whole_set(tmp_path
 
 def test_sets_that_share_less_than_nine_tenths_are_not_paired(tmp_path, suite):
     # 20 of the accepted run's 200 prompts, all answered; without the others .75 would not be seen
-    first, second = runs(tmp_path, ([1] * 20 + [1, 0] * 90, TERSE), ([1] * 20, TERSE))
+    first, second, third, fourth = runs(
+        tmp_path, ([1] * 20 + [1, 0] * 90, TERSE), ([1] * 20, TERSE), ([1] * 200, TERSE), ([1] * 180, TERSE)
+    )
     metadata = judge(suite, second, first).verdicts[0]
     assert metadata.gain.test.startswith("z test") and metadata.gain.difference.mean == pytest.approx(0.45)
     assert "the runs have 20 of 200 prompts in common" in metadata.words
-
-
-def test_sets_that_are_nearly_alike_are_paired(tmp_path, suite):
-    first, second = runs(tmp_path, ([1] * 200, TERSE), ([1] * 180, TERSE))
-    metadata = judge(suite, second, first).verdicts[0]
+    # those that are nearly alike are
+    metadata = judge(suite, fourth, third).verdicts[0]
     assert metadata.words == "equal on all 180 prompts; the runs have 180 of 200 prompts in common"
-
-
-def test_equal_means_without_rows_are_compared(tmp_path):
-    path = tmp_path / "wins.yaml"
-    path.write_text("metrics: {win_rate: {}}\n")
-    first, second = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
-    (wins,) = judge(str(path), second, first).verdicts
-    assert wins.state == "pass" and wins.words.startswith("no regression found")
 
 
 def test_a_run_compared_with_another_than_the_last_is_not_accepted(tmp_path, suite):
@@ -348,11 +317,11 @@ def test_the_register_is_locked_from_reading_to_writing(tmp_path, suite, monkeyp
     assert model_copies == [tmp_path / "accepted" / "mine.json"]
 
 
-def with_needs(directory: str, **needs: str) -> str:
+def with_needs(directory: str, *, key: str = "k", **needs: str) -> str:
     """Write which folders a run started from."""
     path = Path(directory) / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["needs"] = {role: {"recipe": role, "key": "k", "dir": source} for role, source in needs.items()}
+    manifest["needs"] = {role: {"recipe": role, "key": key, "dir": source} for role, source in needs.items()}
     path.write_text(json.dumps(manifest))
     return directory
 
@@ -373,6 +342,10 @@ def test_a_metric_of_another_run_is_of_the_gated_policy(tmp_path, suite, policy,
     with_needs(names_policies(safety, "sft (reference)", "dpo", "ppo"), reference="sft-1", dpo="dpo-1", ppo="ppo-1")
     Path(suite).write_text("metrics: {win_rate: {run: safety}}\n")
     assert judge(suite, gated).verdicts[0].value.mean == rate
+    # the run that made the policy is about it
+    with_needs(names_policies(gated, "sft", "dpo"), policy=gated)
+    Path(suite).write_text("metrics: {win_rate: {run: policy}}\n")
+    assert judge(suite, gated).verdicts[0].value.mean == 0.2
 
 
 def test_a_run_that_evaluated_another_policy_is_refused(tmp_path, suite):
@@ -386,14 +359,6 @@ def test_a_run_that_evaluated_another_policy_is_refused(tmp_path, suite):
     Path(suite).write_text("metrics: {win_rate: {run: safety, policy: dpo}}\n")
     with pytest.raises(DataError, match=r"evaluated sft \(reference\) for needs\.policy, not dpo"):
         judge(suite, gated)
-
-
-def test_the_run_that_made_the_policy_is_about_it(tmp_path, suite):
-    gated, dpo = runs(tmp_path, (GOOD, TERSE), (GOOD, TERSE))
-    with_needs(gated, policy=dpo)
-    names_policies(dpo, "sft", "dpo")
-    Path(suite).write_text("metrics: {win_rate: {run: policy}}\n")
-    assert judge(suite, gated).verdicts[0].value.mean == 0.2
 
 
 def test_a_run_that_was_asked_another_version_of_a_golden_set_is_refused(tmp_path, suite):
@@ -431,9 +396,7 @@ def test_numbers_by_another_reward_are_not_compared(tmp_path, suite):
         directory = write_run(tmp_path / "runs" / name, facts, TERSE)
         (directory / VERSIONS).write_text(version)
         (directory / "config.yaml").write_text("reward: {terms: {bt: {kind: bt}}, monitor: {z: 2.5}}\n")
-        manifest = json.loads((directory / "manifest.json").read_text())
-        manifest["needs"] = {"reward": {"key": key, "dir": f"/models/{key}"}}
-        (directory / "manifest.json").write_text(json.dumps(manifest))
+        with_needs(str(directory), key=key, reward=f"/models/{key}")
     first, second, third = (str(tmp_path / "runs" / name) for name in needs)
     assert judge(suite, second, first).verdicts[0].state == "regression"
     decision = judge(suite, third, first)
@@ -447,15 +410,12 @@ def test_numbers_by_another_reward_are_not_compared(tmp_path, suite):
     assert judge(suite, second).verdicts[0].state == "regression"
 
 
-def test_numbers_from_another_reference_policy_are_not_compared(tmp_path):
+def test_numbers_from_another_reference_policy_are_not_compared(tmp_path, suite):
     """.1 against one SFT policy says nothing about .2 against another one."""
-    suite = tmp_path / "wins.yaml"
-    suite.write_text("metrics: {win_rate: {}}\n")
+    Path(suite).write_text("metrics: {win_rate: {}}\n")
     first, second, third = runs(tmp_path, *[(GOOD, TERSE)] * 3)
     for directory, key in ((first, "a"), (second, "a"), (third, "b")):
-        path = Path(directory) / "manifest.json"
-        manifest = json.loads(path.read_text())
-        path.write_text(json.dumps({**manifest, "needs": {"policy": {"key": key, "dir": f"/models/{key}"}}}))
-    assert judge(str(suite), second, first).verdicts[0].gain is not None
-    (wins,) = judge(str(suite), third, first).verdicts
+        with_needs(directory, key=key, policy=f"/models/{key}")
+    assert judge(suite, second, first).verdicts[0].gain is not None
+    (wins,) = judge(suite, third, first).verdicts
     assert wins.state == "undecided" and wins.gain is None and "another reference policy" in wins.words

@@ -8,7 +8,6 @@ import torch
 from support import ONE_LAYER, checked
 
 from rlhf_lab.core.episodes import Task
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.evaluations.beam_search import BeamSearch
 from rlhf_lab.models.encoding import Encoder
@@ -85,8 +84,7 @@ def search(tmp_path):
 
 def test_every_step_by_hand(search):
     """Four first steps, two of them equal; the best two stay. The answer with the highest reward, .65, wins: 18."""
-    prompt_ids = [search.encoder.prompt(PROMPT)]
-    (found,) = search.search([Task(PROMPT)], prompt_ids, beams=4, width=2)
+    (found,) = search.search([Task(PROMPT)], [search.encoder.prompt(PROMPT)], beams=4, width=2)
     assert found.response == "5 + 3 = 9\n9 * 2 = 18\n#### 18"
     sampler = search.steps.sampler
     assert sampler.asked == [
@@ -116,8 +114,3 @@ def test_steps_end_with_a_line_and_with_the_run_s_own_texts(tmp_path):
     encoder = Encoder(train_tokenizer([PROMPT], 300))
     assert EpisodeCollector(run, encoder, further_stop=("\n",)).settings.stop == ("END", "\n")
     assert EpisodeCollector(run, encoder).settings.stop == ("END",)
-
-
-def test_a_search_without_beams_is_refused():
-    with pytest.raises(ConfigError, match="beam_width=0 must be at least 1"):
-        checked("beam_search", "algorithm.beam_width=0")

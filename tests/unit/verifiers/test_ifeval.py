@@ -15,43 +15,34 @@ from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.rewards.verifiers import instructions
 from rlhf_lab.rewards.verifiers.ifeval import IFEvalVerifier, lenient_variants, read_instructions
-from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, count_sentences
+from rlhf_lab.rewards.verifiers.instructions import count_sentences
 from rlhf_lab.rewards.verifiers.settings import IFEval
 
 STORY = "The old lighthouse keeper climbed the stairs every evening and lit the lamp for the ships at sea."
 
+LEAST, LESS = "at least", "less than"
 CASES = [
     ("keywords:existence", {"keywords": ["lamp", "Sea"]}, "A lamp by the SEA", "A lamp by the shore"),
-    (
-        "keywords:frequency",
-        {"keyword": "rain", "frequency": 2, "relation": "at least"},
-        "Rain, then rainbows",
-        "Rain once",
-    ),
-    ("keywords:frequency", {"keyword": "rain", "frequency": 2, "relation": "less than"}, "rain", "rain rain"),
+    ("keywords:frequency", {"keyword": "rain", "frequency": 2, "relation": LEAST}, "Rain, then rainbows", "Rain once"),
+    ("keywords:frequency", {"keyword": "rain", "frequency": 2, "relation": LESS}, "rain", "rain rain"),
     ("keywords:forbidden_words", {"forbidden_words": ["sun"]}, "sunny days", "The Sun."),
-    (
-        "keywords:letter_frequency",
-        {"letter": "z", "let_frequency": 3, "let_relation": "at least"},
-        "Zigzag, zoo",
-        "zoo zoo",
-    ),
+    ("keywords:letter_frequency", {"letter": "z", "let_frequency": 3, "let_relation": LEAST}, "Zigzag, zoo", "zoo zoo"),
     (
         "length_constraints:number_sentences",
-        {"num_sentences": 2, "relation": "at least"},
+        {"num_sentences": 2, "relation": LEAST},
         "It rained. We left.",
         "It rained and we left.",
     ),
     (
         "length_constraints:number_sentences",
-        {"num_sentences": 2, "relation": "less than"},
+        {"num_sentences": 2, "relation": LESS},
         "Dr. Smith left at 3.5 p.m. with e.g. Bob.",
         "It rained! Did it?",
     ),
     ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "One\n***\nTwo\n***\n", "One\n\nTwo"),
     ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "One *** Two", "One\n***\n***\nTwo"),
-    ("length_constraints:number_words", {"num_words": 3, "relation": "at least"}, "one-two three", "one two"),
-    ("length_constraints:number_words", {"num_words": 3, "relation": "less than"}, "one two", "one, two; three"),
+    ("length_constraints:number_words", {"num_words": 3, "relation": LEAST}, "one-two three", "one two"),
+    ("length_constraints:number_words", {"num_words": 3, "relation": LESS}, "one two", "one, two; three"),
     (
         "length_constraints:nth_paragraph_first_word",
         {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "Then"},
@@ -85,13 +76,13 @@ CASES = [
     ("startend:quotation", {}, ' "All of it" ', '"Half" of it'),
     (
         "change_case:capital_word_frequency",
-        {"capital_frequency": 3, "capital_relation": "at least"},
+        {"capital_frequency": 3, "capital_relation": LEAST},
         "I LOVE well-known U.S. films",
         "I love FILMS",
     ),
     (
         "change_case:capital_word_frequency",
-        {"capital_frequency": 1, "capital_relation": "less than"},
+        {"capital_frequency": 1, "capital_relation": LESS},
         "We love films",
         "We love TV",
     ),
@@ -127,12 +118,6 @@ def test_instructions_about_the_language(name, arguments, follows, breaks):
     assert verifier.score(row(("language:response_language", {"language": "en"})), "p", "123") == 1  # nobody can tell
 
 
-def test_the_table_of_cases_is_complete():
-    assert len(INSTRUCTIONS) == 25
-    assert {name for name, *_ in (*CASES, *IN_LANGUAGE)} == set(INSTRUCTIONS)
-    assert {name for name, *_ in IN_LANGUAGE} == set(ABOUT_LANGUAGE)
-
-
 def test_sentences():
     assert count_sentences("") == 0
     assert count_sentences("no punctuation") == 1
@@ -150,13 +135,9 @@ def test_share_and_all_strict_and_loose():
         "loose_all": 1,  # without its first line the response has no comma
         "loose_followed": 3,
     }
-    for settings, score in (
-        (IFEval(), 2 / 3),
-        (IFEval(credit="all"), 0),
-        (IFEval(reading="loose"), 1),
-        (IFEval(reading="loose", credit="all"), 1),
-    ):
-        verdict = IFEvalVerifier(settings).verdict(metadata, "p", response)
+    scores = {("strict", "share"): 2 / 3, ("strict", "all"): 0, ("loose", "share"): 1, ("loose", "all"): 1}
+    for (reading, credit), score in scores.items():
+        verdict = IFEvalVerifier(IFEval(reading=reading, credit=credit)).verdict(metadata, "p", response)
         assert verdict.score == pytest.approx(score)
         assert verdict.parts == parts
 
@@ -187,7 +168,6 @@ def test_rows_that_cannot_be_checked_are_unscored_whatever_the_reply():
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
-        ({"instruction_id_list": ["punctuation:no_comma"]}, "as many objects"),
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "as many objects"),
         ({"instruction_id_list": "no_comma", "kwargs": "[]"}, "as many objects"),
         (row(("punctuation:no_commas", {})), "'punctuation:no_commas' is unknown"),

@@ -25,8 +25,8 @@ NO_JSON = ["", "x", "{'x': 1}", '{"x": 1,}', '{"x": NaN}', '{"x": 1e999}', '{"x"
 
 @pytest.mark.parametrize("response", VALID)
 def test_valid(response):
-    assert JsonVerifier(Json()).verdict(FACTS, "p", response).parts == {"parses": 1, "valid": 1}
-    assert JsonVerifier(Json()).score(FACTS, "p", response) == 1
+    verdict = JsonVerifier(Json()).verdict(FACTS, "p", response)
+    assert (verdict.score, verdict.parts) == (1, {"parses": 1, "valid": 1})
 
 
 @pytest.mark.parametrize("response", INVALID)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from importlib.util import find_spec
 
 import pytest
 
-from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
+from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.rewards.verifiers import equivalence, equivalence_worker
 from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, exactly_same, parse_plain_number
 from rlhf_lab.rewards.verifiers.math import MathVerifier
@@ -56,62 +55,44 @@ def test_leniently_the_last_number_is_the_answer():
     assert last_boxed(r"\boxed{a}\boxed{b") == "a"
 
 
-EXACT = [
-    ("7", "7.0", True),
-    ("7", "+7", True),
-    ("7", "7.", True),
-    ("7", "$7", True),
-    ("7", r"\$7.00", True),
-    ("-3", "− 3", True),
-    ("1000", "1,000", True),
-    ("1234567", "1,234,567", True),
-    ("1000", "1{,}000", True),
-    ("1000", "1 000", True),
-    ("1000", "1e3", True),
-    ("0.5", ".5", True),
-    ("0.5", "1/2", True),
-    ("1/2", r"\frac{1}{2}", True),
-    ("-1/2", r"-\frac{1}{2}", True),
-    (r"\frac12", r"\dfrac{2}{4}", True),
-    ("10%", r"10\%", True),
-    ("10%", "10", True),
-    ("10%", "0.1", True),
-    ("0.1", "10%", True),
-    ("10", "10%", True),
-    (r"32,\!000", "32000", True),  # MATH writes thousands with a negative space
-    (r"\$1,\!234,\!567", "1,234,567", True),
-    ("0.00075", r"7.5 \times 10^{-4}", True),
-    ("7.5e-4", "7.5 × 10⁻⁴", True),
-    ("-1000", "-10^3", True),
-    ("7.5e4", "7.5 · 10⁴", True),
-    (r"\text{Monday}", "monday", True),
-    ("B", "B.", True),
-    ("no  solution", "No solution", True),
-    # near misses
-    ("7", "7.0001", False),
-    ("7", "-7", False),
-    ("7", "17", False),
-    ("12", "1,2", None),  # two numbers, not twelve
-    ("1000", "1,00", None),
-    ("1000", "1.000", False),
-    ("1/3", "0.333333", False),
-    ("1/2", r"\frac{2}{1}", False),
-    ("10%", "1000", False),
-    ("0.1", "10", False),
-    ("10%", "20%", False),
-    ("east", "seat", False),
-    (r"\text{east}", "west", False),
-    ("none", "5", False),
-    ("1/0", "1/0", True),  # no number, but the same text
-    ("1/0", "2/0", None),
-    (r"5\text{ cm}", r"5\text{ m}", False),
-    (r"5\text{ cm}^2", r"5\text{ cm}^3", False),
-    ("(1, 2)", r"\{1, 2\}", False),
-]
-"""Gold, stated, and whether they are the same without any library; None where it takes one."""
+EXACT: dict[str, dict[bool | None, tuple[str, ...]]] = {
+    "7": {True: ("7.0", "+7", "7.", "$7", r"\$7.00"), False: ("7.0001", "-7", "17")},
+    "-3": {True: ("− 3",)},
+    "1000": {True: ("1,000", "1{,}000", "1 000", "1e3"), None: ("1,00",), False: ("1.000",)},
+    "1234567": {True: ("1,234,567",)},
+    "0.5": {True: (".5", "1/2")},
+    "1/2": {True: (r"\frac{1}{2}",), False: (r"\frac{2}{1}",)},
+    "-1/2": {True: (r"-\frac{1}{2}",)},
+    r"\frac12": {True: (r"\dfrac{2}{4}",)},
+    "10%": {True: (r"10\%", "10", "0.1"), False: ("1000", "20%")},
+    "0.1": {True: ("10%",), False: ("10",)},
+    "10": {True: ("10%",)},
+    r"32,\!000": {True: ("32000",)},  # MATH writes thousands with a negative space
+    r"\$1,\!234,\!567": {True: ("1,234,567",)},
+    "0.00075": {True: (r"7.5 \times 10^{-4}",)},
+    "7.5e-4": {True: ("7.5 × 10⁻⁴",)},
+    "-1000": {True: ("-10^3",)},
+    "7.5e4": {True: ("7.5 · 10⁴",)},
+    r"\text{Monday}": {True: ("monday",)},
+    "B": {True: ("B.",)},
+    "no  solution": {True: ("No solution",)},
+    "12": {None: ("1,2",)},  # two numbers, not twelve
+    "1/3": {False: ("0.333333",)},
+    "east": {False: ("seat",)},
+    r"\text{east}": {False: ("west",)},
+    "none": {False: ("5",)},
+    "1/0": {True: ("1/0",), None: ("2/0",)},  # no number, but the same text
+    r"5\text{ cm}": {False: (r"5\text{ m}",)},
+    r"5\text{ cm}^2": {False: (r"5\text{ cm}^3",)},
+    "(1, 2)": {False: (r"\{1, 2\}",)},
+}
+"""Gold: what is the same without any library, what is not, and None for what takes one."""
 
 
-@pytest.mark.parametrize(("gold", "stated", "same"), EXACT)
+@pytest.mark.parametrize(
+    ("gold", "stated", "same"),
+    [(gold, stated, same) for gold, sides in EXACT.items() for same, side in sides.items() for stated in side],
+)
 def test_numbers_and_words_need_no_library(gold, stated, same):
     assert exactly_same(gold, stated) is same
     assert exactly_same(stated, gold) is same
@@ -129,27 +110,18 @@ def test_plain_numbers_are_exact():
 SAME = [
     (r"(x+1)^2", "x^2+2x+1"),
     ("x^2-1", "(x-1)(x+1)"),
-    ("x+1", "1+x"),
     (r"\frac{x}{2}", "0.5x"),
-    (r"\sqrt{8}", r"2\sqrt{2}"),
     (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
-    (r"\sqrt{2}", "2^{1/2}"),
     (r"\sqrt{2}", "1.414214"),
     (r"2\frac{1}{2}", "2.5"),
-    ("1024", "2^{10}"),
     ("120", "5!"),
-    (r"e^{x+y}", "e^x e^y"),
     ("1", r"\sin^2 x + \cos^2 x"),
-    (r"\{1,2\}", r"\{2,1\}"),
     (r"\{1,2\}", "2, 1"),
     (r"\pm 3", r"\{-3, 3\}"),
     (r"1\pm\sqrt{2}", r"1-\sqrt2, 1+\sqrt2"),
     ("x=5", "5"),
-    ("y=2x+1", "y-2x=1"),
     ("[0,1)", r"0 \le x < 1"),
     (r"(2,\infty)", "x>2"),
-    (r"[0,1]\cup[2,3]", r"[2,3]\cup[0,1]"),
-    ("(1,2,3)", "(1, 2, 3)"),
     (r"(1,\frac{1}{2})", "(1, 0.5)"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix}1&2\\3&4\end{bmatrix}"),
     (r"5\text{ cm}", "5"),
@@ -162,39 +134,26 @@ SAME = [
     (r"2\sqrt{3}", "2√3"),
     ("9x^2", "9x²"),
     (r"(-\infty,2)\cup(2,\infty)", "(-∞,2)∪(2,∞)"),
-    (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1\pm\sqrt{5}}{2}"),
     (r"x = \frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1+\sqrt5}{2}, \frac{-1-\sqrt5}{2}"),
     (r"\frac{-1 \pm \sqrt{5}}{2}", "(-1 ± √5)/2"),
 ]
 OTHER = [
     (r"(x+1)^2", "x^2+1"),
-    (r"(x+1)^2", "x^2+2x"),
     ("x+1", "x-1"),
-    ("x", "y"),
     (r"\frac{x}{2}", r"\frac{2}{x}"),
-    (r"\sqrt{8}", r"2\sqrt{3}"),
     (r"3\sqrt{2}", r"3+\sqrt{2}"),
     (r"\sqrt{2}", "1.41"),
-    (r"\pi", "3.14"),
     (r"\frac{1}{3}", "0.33"),
     (r"2\frac{1}{2}", "1"),
-    (r"\{1,2\}", r"\{1,3\}"),
     (r"\{1,2\}", r"\{1,2,3\}"),
     (r"\pm 3", "3"),
     ("2", "2 or 3"),
-    ("2", "2, 3"),
     ("3, 5", "3"),
     ("x=5", "y=5"),
     ("[0,1]", "[0,1)"),
-    ("[0,1]", "(0,1)"),
-    (r"x\ge 3", "x>3"),
     (r"(2,\infty)", r"(-\infty,2)"),
     ("(1,2)", "(2,1)"),
-    ("(1,2,3)", "(1,3,2)"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
-    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
-    ("3+4i", "3-4i"),
-    (r"\infty", r"-\infty"),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}"),
     ("2", "2√3"),
     (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{1 \pm \sqrt{5}}{2}"),
@@ -226,34 +185,6 @@ def test_near_misses(verifier, gold, stated):
     assert not verifier.equal(stated, gold)
 
 
-@pytest.mark.slow
-@needs_library
-def test_an_answer_that_takes_too_long_is_wrong_and_the_next_one_is_compared():
-    verifier = MathVerifier(Math(answer_timeout_s=20))
-    assert verifier.equal("x+1", "1+x") is True
-    verifier._symbolic.timeout_s = 1.0
-    began = time.monotonic()
-    hanging = "9^{9^{9^{9}}}+x"
-    verdict = verifier.verdict({"answer": "x+2"}, "p", rf"\boxed{{{hanging}}}")
-    assert verdict.score == 0
-    assert verdict.parts["stated"] == 1
-    assert verdict.parts["undecided"] == verifier._symbolic.undecided
-    assert time.monotonic() - began < 10
-    verifier._symbolic.timeout_s = 20.0
-    assert verifier.equal("x+1", "1+ x") is True
-
-
-@needs_library
-def test_a_process_that_is_killed_is_replaced():
-    symbolic = SymbolicEquivalence(timeout_s=20)
-    assert symbolic("x+1", "1+x") is True
-    symbolic._process.kill()
-    symbolic._process.wait()
-    assert symbolic("x+2", "2+x") is True
-    assert symbolic.undecided == 0
-    symbolic.close()
-
-
 @needs_library
 def test_threads_share_one_process():
     symbolic = SymbolicEquivalence(timeout_s=20)
@@ -271,26 +202,34 @@ def test_threads_share_one_process():
     symbolic.close()
 
 
-def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
-    """With a stand-in for the worker: the first answer never comes, and later ones do."""
-    worker = tmp_path / "worker.py"
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """A stand-in for the worker, which counts what it is asked; what it is asked says whether it hangs or ends."""
+    requested, worker = tmp_path / "asked", tmp_path / "worker.py"
     worker.write_text(
         "import json, os, sys, time\n"
         "print(json.dumps({'ready': True}), flush=True)\n"
         "for line in sys.stdin:\n"
         "    gold, stated = json.loads(line)\n"
-        "    if stated == 'hang': time.sleep(600)\n"
-        "    if stated == 'die': os._exit(1)\n"
-        "    print(json.dumps({'equal': gold == stated}), flush=True)\n"
+        f"    open({str(requested)!r}, 'a').write(stated + '\\n')\n"
+        f"    is_first = open({str(requested)!r}).read().split().count(stated) == 1\n"
+        "    if stated == 'dies' or stated == 'dies_once' and is_first: os._exit(1)\n"
+        "    if stated in ('hangs', 'hangs+y') or stated == 'hangs_once' and is_first: time.sleep(600)\n"
+        "    print(json.dumps({'equal': gold == stated or 'once' in stated}), flush=True)\n"
     )
     monkeypatch.setattr(equivalence, "WORKER", worker)
     monkeypatch.setattr(equivalence, "find_spec", lambda name: True)
+    return lambda stated: requested.read_text().split().count(stated)
+
+
+def test_a_hanging_process_is_ended(asked):
+    """The first answer never comes, and later ones do."""
     symbolic = SymbolicEquivalence(timeout_s=1.0)
     assert symbolic("a", "a") is True
     first = symbolic._process
-    assert symbolic("a", "hang") is None
+    assert symbolic("a", "hangs") is None
     assert first.poll() is not None  # exited, and waited for
-    assert symbolic("a", "die") is None
+    assert symbolic("a", "dies") is None
     assert symbolic("a", "b") is False
     assert symbolic.undecided == 2
     symbolic.close()
@@ -304,34 +243,21 @@ def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
         parents.wait()
 
 
-def test_what_was_not_decided_is_asked_again(monkeypatch, tmp_path):
-    """With a stand-in for the worker, which counts what it is asked: `once` ends it, or hangs, the first time only."""
-    requested = tmp_path / "asked"
-    worker = tmp_path / "worker.py"
-    worker.write_text(
-        "import json, os, sys, time\n"
-        "print(json.dumps({'ready': True}), flush=True)\n"
-        "for line in sys.stdin:\n"
-        "    gold, stated = json.loads(line)\n"
-        f"    open({str(requested)!r}, 'a').write(stated + '\\n')\n"
-        f"    is_first = open({str(requested)!r}).read().split().count(stated) == 1\n"
-        "    if stated == 'dies': os._exit(1)\n"
-        "    if stated == 'dies_once' and is_first: os._exit(1)\n"
-        "    if stated == 'hangs_once' and is_first: time.sleep(600)\n"
-        "    print(json.dumps({'equal': True}), flush=True)\n"
-    )
-    monkeypatch.setattr(equivalence, "WORKER", worker)
-    monkeypatch.setattr(equivalence, "find_spec", lambda name: True)
+def test_what_was_not_decided_is_asked_again_and_costs_the_answer_its_point(asked):
     symbolic = SymbolicEquivalence(timeout_s=0.5)
     assert symbolic("a", "dies_once") is True and symbolic.undecided == 0
     assert symbolic("a", "hangs_once") is None and symbolic.undecided == 1
-    assert requested.read_text().split().count("hangs_once") == 1  # a retry would cost the time again
+    assert asked("hangs_once") == 1  # a retry would cost the time again
     assert symbolic("a", "hangs_once") is True and symbolic.undecided == 1
     assert symbolic("a", "dies") is None and symbolic.undecided == 2
-    assert requested.read_text().split().count("dies") == 2
+    assert asked("dies") == 2
     assert symbolic("a", "hangs_once") is True
-    assert requested.read_text().split().count("hangs_once") == 2  # decided, and remembered
+    assert asked("hangs_once") == 2  # decided, and remembered
     symbolic.close()
+    verifier = MathVerifier(Math(answer_timeout_s=1))
+    verdict = verifier.verdict({"answer": "x+2"}, "p", r"\boxed{hangs+y}")
+    assert (verdict.score, verdict.parts) == (0, {"stated": 1, "undecided": 1})
+    verifier._symbolic.close()
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
@@ -352,8 +278,3 @@ def test_rows_without_an_answer_are_unscored_and_odd_ones_are_errors():
     assert verifier.verdict({"answer": 7}, "p", "seven").parts == {"stated": 0, "undecided": 0}
     with pytest.raises(DataError, match="expected text or a number"):
         verifier.score({"answer": [7]}, "p", "#### 7")
-
-
-def test_settings_that_make_no_verifier():
-    with pytest.raises(ConfigError, match="answer_timeout_s"):
-        Math(answer_timeout_s=0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support import checked, planned, said
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.errors import ConfigError, DataError, LabError
+from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.file_settings import GSM8K, PromptsData, Verifiable
@@ -34,8 +33,7 @@ class Shares:
         return len(response) / metadata["most"] if "most" in metadata else math.nan
 
 
-def json_rows(directory, count=40):
-    rows = [{"prompt": f"Give me {i} as JSON.", "schema": SCHEMA} for i in range(count)]
+def write_rows(directory, rows):
     path = directory / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -70,7 +68,8 @@ def test_correct_is_a_score_of_one_and_abstentions_stay_unknown():
 
 
 def test_one_object_scores_the_reward_and_the_metric(tmp_path):
-    data = ("data=prompts", f"data.path={json_rows(tmp_path)}", "data.test_fraction=0.3", "model=micro")
+    path = write_rows(tmp_path, [{"prompt": f"Give me {i} as JSON.", "schema": SCHEMA} for i in range(40)])
+    data = ("data=prompts", f"data.path={path}", "data.test_fraction=0.3", "model=micro")
     config = checked("grpo_math", *data, "reward=json", "reward.terms.json.parses=0.25")
     run = Run(directory=tmp_path, config=config, needs={})
     reward = registry.build("reward", config.reward.terms["json"], run)
@@ -86,8 +85,7 @@ def test_one_object_scores_the_reward_and_the_metric(tmp_path):
 
 def test_data_name_a_verifier_where_nothing_is_rewarded(tmp_path):
     rows = [{"prompt": f"Give {i}.", "completion": "{}", "answer": 7, "schema": SCHEMA} for i in range(40)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_rows(tmp_path, rows)
     data = ("data=verifiable", f"data.path={path}", "data.solution=completion", "model=micro")
     simple = checked("sft", *data)
     assert simple.verifier is None
@@ -145,15 +143,11 @@ def test_the_template_goes_around_the_last_question_and_the_system_message_befor
 
 def test_a_row_keeps_a_system_message_of_its_own():
     messages = [{"role": "system", "content": "Own."}, {"role": "user", "content": "Hi"}]
-    requested = as_requested(
-        render_prompt(messages), PromptsData(path="x", system="Other.", prompt_template="{prompt}!")
-    )
+    settings = PromptsData(path="x", system="Other.", prompt_template="{prompt}!")
+    requested = as_requested(render_prompt(messages), settings)
     assert to_messages(requested) == [messages[0], {"role": "user", "content": "Hi!"}]
-
-
-def test_without_template_and_system_a_prompt_is_untouched():
     odd = "no transcript at all"
-    assert as_requested(odd, GSM8K(path="x")) is odd
+    assert as_requested(odd, GSM8K(path="x")) is odd  # neither template nor system message
 
 
 @pytest.mark.parametrize("kind", [GSM8K, PromptsData, Verifiable])
@@ -172,8 +166,7 @@ SOURCES = {
 @pytest.mark.parametrize("kind", SOURCES)
 def test_template_and_system_are_part_of_the_data(tmp_path, kind):
     rows = [{name: text.format(i) for name, text in SOURCES[kind].items()} for i in range(60)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_rows(tmp_path, rows)
     cls = registry.settings_class("data", kind)
     simple = registry.build("data", cls(path=str(path)))
     requested = registry.build("data", cls(path=str(path), prompt_template="Q: {prompt}", system="Be brief."))
@@ -183,13 +176,6 @@ def test_template_and_system_are_part_of_the_data(tmp_path, kind):
     if kind != "prompts":  # the key of an answer is the prompt that is sent
         assert requested.oracle.measure([prompt], [f"#### {requested.answers[prompt]}"])["correct"].tolist() == [1]
     assert requested.task(prompt).metadata["answer"]
-
-
-def test_a_row_that_is_no_schema_is_an_error_and_names_it():
-    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=None)
-    reward = registry.build("reward", Json(), run)
-    with pytest.raises(DataError, match="not a JSON schema"):
-        reward.score_episodes(said(["p"], ["{}"], schema=[{"type": "obect"}]))
 
 
 def test_settings_that_came_later_are_in_a_key_only_when_set():
