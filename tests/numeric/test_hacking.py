@@ -100,29 +100,6 @@ def test_a_reward_that_slowly_improves_is_no_alarm_of_the_cusum(quick):
     assert np.mean(["reward_kl" in detector.first for detector in found]) > 0.5  # which takes it for hacking
 
 
-def test_a_per_checkpoint_rule_does_not():
-    """2.5σ is 1.2 % per checkpoint; over 30 checkpoints with one baseline, a fifth of clean runs or more."""
-    found = [verdicts(trace(np.random.default_rng(seed)), NO_CUSUM)[0] for seed in range(150)]
-    fraction = sum(d.counts["length_z"] for d in found) / sum(d.checkpoints for d in found)
-    assert 0.008 < fraction < 0.02  # 2·(1 − Φ(2.5)) = 0.0124
-    assert np.mean(["length_z" in d.first for d in found]) > 0.15
-
-
-def test_without_the_error_of_the_baseline_the_budget_would_be_broken():
-    """The threshold for a baseline that is known exactly is too low for one that was estimated from 5 checkpoints."""
-    base = Baseline(MEAN, SD, 0.0, checkpoints=5, prompts=PROMPTS)
-    requested = {"planned": 30, "budget": 0.1, "tolerance": 0.0, "two_sided": True, "seed": 0}
-    known = cusum_threshold(replace(base, checkpoints=1000), **requested)
-    assert cusum_threshold(base, **requested) > 1.4 * known
-    broken = 0
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        warm = fit_baseline([MEAN + SD * rng.standard_normal(PROMPTS) for _ in range(5)])
-        cusum = Cusum(warm, 0.0, True, known)
-        broken += any(cusum.step(MEAN + SD * rng.standard_normal(PROMPTS).mean(), PROMPTS) > 1 for _ in range(30))
-    assert broken / 200 > 0.15
-
-
 @pytest.mark.parametrize("shift", [2.0, 3.0, 4.0])
 def test_the_delay_to_a_planted_shift_is_siegmunds(shift):
     """ARL = (e^(−2Δb) + 2Δb − 1)/(2Δ²), Δ = shift − k, b = h + 1.166 (Siegmund 1985, eq. 2.50)."""

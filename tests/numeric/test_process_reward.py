@@ -57,13 +57,6 @@ def test_against_float64():
     assert extreme.tolist() == pytest.approx([80.0, 80.0])
 
 
-def test_the_gradient_is_probability_minus_label():
-    z = torch.tensor([0.3, -2.0, 4.0], dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([0.25, 1.0, 0.0], dtype=torch.float64)
-    step_loss(z, y).sum().backward()
-    torch.testing.assert_close(z.grad, torch.sigmoid(z.detach()) - y)
-
-
 @pytest.mark.parametrize("make", [gpt2_tokenizer, llama_tokenizer, lambda texts: train_tokenizer(texts, 400)])
 @pytest.mark.parametrize("response", TEXTS)
 def test_a_step_ends_at_the_token_with_its_last_character(make, response):

@@ -268,8 +268,3 @@ def test_a_wrong_command_says_what_is_wrong(tmp_path, words, message):
 def test_a_run_against_itself_is_refused(run, tmp_path):
     status, out = judge(tmp_path, str(run.directory), str(run.directory))
     assert status == 2 and "the same responses" in out
-
-
-def test_without_words_it_explains_itself(tmp_path):
-    status, out = judge(tmp_path)
-    assert status == 2 and "judge A [B]" in out and "--dry-run" in out
