@@ -210,6 +210,7 @@ def test_tokens_of_the_environment_get_no_gradient(model):
 def test_scores_of_early_turns_lie_on_their_last_tokens():
     """The first of two turns of two tokens earned ¼; what PPO makes of it is in test_turn_credit.py."""
     assert early_scores([TWO_TURNS], [[0.25]]).tolist() == [0, 0.25, 0, 0]
+    assert early_scores([TWO_TURNS], [[]]).tolist() == [0, 0, 0, 0]  # scored as a whole
 
 
 def test_experience_comes_back_from_a_checkpoint():

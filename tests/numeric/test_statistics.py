@@ -266,7 +266,7 @@ def test_clustered_rate_stays_in_range_and_widens_with_clustering():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clusters", [3, 5, 10, 40])
+@pytest.mark.parametrize("clusters", [3, 10])
 @pytest.mark.parametrize(("rate", "correlation"), [(0.05, 0.05), (0.3, 0.05), (0.3, 0.2), (0.5, 0.2)])
 def test_the_interval_of_a_clustered_rate_covers(clusters: int, rate: float, correlation: float):
     """20 rows a cluster with beta-binomial rates. With z, 3 clusters cover .89 of rates .3 (ρ .05) and .84 (ρ .2).
