@@ -94,9 +94,8 @@ def test_watching_changes_nothing(recipe, policy, tmp_path):
     assert any("first alarms" in note for note in result(log)["notes"])
 
 
-@pytest.mark.parametrize("recipe", ["ppo", "dpo_iterative"])
-def test_the_trace_says_offline_what_the_run_said_live(recipe, policy, tmp_path, capsys):
-    stage = plan(recipe, policy, tmp_path, "reward.monitor.warmup=2", "reward.monitor.z=0.5")
+def test_the_trace_says_offline_what_the_run_said_live(policy, tmp_path, capsys):
+    stage = plan("ppo", policy, tmp_path, "reward.monitor.warmup=2", "reward.monitor.z=0.5")
     execute(stage)
     capsys.readouterr()
     monitor_command([str(stage.directory)])

@@ -116,16 +116,6 @@ def test_the_delay_to_a_planted_shift_is_siegmunds(shift):
     assert np.mean(delays) == pytest.approx(theory, rel=0.12)
 
 
-def test_planted_drift_is_found_by_every_rule_and_stops_the_run():
-    """Length and reward grow from checkpoint 10 on by a tenth of their sd each time."""
-    growing = {"length": lambda t: 0.2 * SD * max(0, t - 10), "reward": lambda t: 0.2 * max(0, t - 10)}
-    for seed in range(20):
-        detector, found = verdicts(trace(np.random.default_rng(seed), **growing))
-        assert {"length_z", "length_cusum", "reward_kl", "hard_stop"} <= detector.first.keys()
-        assert detector.first["length_cusum"] <= 20 and found[-1].level >= 1
-        assert detector.first["hard_stop"] == max(detector.first["warning"], detector.first["hard_stop"])
-
-
 def test_the_z_score_is_the_formula():
     """Two checkpoints of two prompts: 10, 14 and 12, 16; s² = (8 + 8)/2 = 8, no drift: var(12, 14) = 2 ≤ 8/2."""
     base = fit_baseline([np.array([10.0, 14.0]), np.array([12.0, 16.0])])
@@ -344,7 +334,7 @@ def grows(t, start, end):
     return start + (end - start) * min(1.0, max(0, t - 5) / 40)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_agent_that_learns_is_no_alarm(seed, quick):
     """Success rises from .4 to .85, and calls with it; the tokens of an episode and the reward rise by themselves."""
     healthy = agent_trace(lambda t: grows(t, 0.4, 0.85), lambda t: grows(t, 2.3, 3.2), seed=seed)
@@ -354,11 +344,6 @@ def test_an_agent_that_learns_is_no_alarm(seed, quick):
     # Without the two columns the same run alarms: this is what they are there for.
     blind = [replace(b, turns_N=np.zeros(0), unverified_N=np.zeros(0)) for b in healthy]
     assert {"length_z", "reward_kl", "hard_stop"} <= verdicts(blind, AGENTS)[0].first.keys()
-
-
-def test_an_agent_that_learns_to_need_fewer_calls_is_no_alarm(quick):
-    frugal = agent_trace(lambda t: grows(t, 0.6, 0.9), lambda t: grows(t, 3.5, 2.6))
-    assert not verdicts(frugal, AGENTS)[0].first
 
 
 @pytest.mark.parametrize("success", [0.7, 0.4], ids=["success stays", "success falls"])

@@ -463,11 +463,6 @@ def test_an_idle_connection_that_was_closed_is_opened_again(model):
         assert client.is_healthy()
 
 
-def test_no_prompts_need_no_server(model):
-    options = Vllm(mode="server", urls=("http://127.0.0.1:9",))
-    assert VllmSampler(options, STOPS).sample(model, [], 2, seed=0).rows_BG == []
-
-
 def test_samplers_of_one_stage_share_their_servers():
     options = Vllm(mode="server", urls=("http://127.0.0.1:9",))
     first, second = VllmSampler(options, STOPS), VllmSampler(Vllm(**vars(options)), STOPS)
