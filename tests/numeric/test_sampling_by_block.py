@@ -136,7 +136,6 @@ def test_replies_are_those_of_one_process(case: tuple[str, str, str], found: Fou
     assert_same(*found[case], prompts=PROMPTS[case[1]])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW, ids="-".join)
 @pytest.mark.long
 def test_replies_of_others_are_those_of_one_process(case: tuple[str, str, str], found_slowly: Found) -> None:
