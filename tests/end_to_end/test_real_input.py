@@ -90,7 +90,8 @@ def test_gpt2_style_checkpoint_on_hh_rlhf(fresh):
     with gzip.open(data, "rt") as handle:
         rows = [json.loads(next(handle)) for _ in range(200)]
     model = save_tiny("gpt2", gpt2_tokenizer(texts(rows), 1000), fresh.directory / "checkpoint")
-    sizes = ("algorithm.prompts_per_iteration=4", "algorithm.batch_size=4", "algorithm.iterations=2", SIZES[0])
+    iterations = ("algorithm.iterations=2", "algorithm.critic_warmup=1")
+    sizes = (*iterations, "algorithm.prompts_per_iteration=4", "algorithm.batch_size=4", SIZES[0])
     out = fresh.run("+recipe=ppo", *every_algorithm(data, model), "data.max_pairs=48", *sizes)
     result = fresh.result(out, "ppo")
     assert result["status"] == "completed" and len(result["policies"]) == 2
