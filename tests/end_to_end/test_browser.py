@@ -4,15 +4,12 @@ telephone, with tooltips, by pointer and by keyboard."""
 from __future__ import annotations
 
 import json
-import struct
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from browser import INSTALLED, Browser, decode_png
+from browser import INSTALLED, Browser
 from synthetic_runs import add_clips, write_run, write_study
 
 from rlhf_lab.reports.comparison.report import compare
@@ -94,18 +91,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found.close()
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_loads_nothing_but_itself(browser, pages, name):
-    browser.open(pages[name])
-    assert browser.requests == [pages[name].as_uri()]  # the browser is offline, too
-    loading = "[...document.querySelectorAll('[src], link[href], image')].map((node) => node.outerHTML)"
-    assert browser.run(loading) == []
-
-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_figures_are_drawn(browser, pages, name, dark):
+def test_figures_are_drawn_and_all_text_is_readable(browser, pages, name, dark):
     browser.open(pages[name], dark=dark)
+    found = browser.run(CONTRAST)
+    assert len(found) > 50
+    assert [words for ratio, words in found if ratio < 4.5] == []
     boxes = browser.run(
         "[...document.querySelectorAll('svg.plot')].filter((node) => node.checkVisibility()).map((node) => {"
         "const box = node.getBoundingClientRect();"
@@ -124,8 +116,11 @@ def test_figures_are_drawn(browser, pages, name, dark):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_figures_have_axes_a_legend_and_a_description(browser, pages, name):
+def test_a_page_loads_nothing_and_its_figures_are_described(browser, pages, name):
     browser.open(pages[name])
+    assert browser.requests == [pages[name].as_uri()]  # the browser is offline, too
+    loading = "[...document.querySelectorAll('[src], link[href], image')].map((node) => node.outerHTML)"
+    assert browser.run(loading) == []
     figures = browser.run(
         "[...document.querySelectorAll('svg.plot')].map((node) => ({role: node.getAttribute('role'), "
         "title: node.querySelector('title').textContent, said: node.querySelector('desc').textContent, "
@@ -144,16 +139,11 @@ def test_figures_have_axes_a_legend_and_a_description(browser, pages, name):
 
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("name", PAGES)
-def test_words_in_figures_are_neither_cut_nor_covered(browser, pages, name, width):
+def test_a_page_fits_the_window(browser, pages, name, width):
+    """Words in figures are neither cut nor covered, and nothing is wider than the window: figures fit; a table either
+    fits or scrolls in a frame of its own, which the keyboard reaches."""
     browser.open(pages[name], width=width)
     assert browser.run(MISPLACED) == []
-
-
-@pytest.mark.parametrize("width", [390, 1400])
-@pytest.mark.parametrize("name", PAGES)
-def test_nothing_is_wider_than_the_window(browser, pages, name, width):
-    """Figures fit; a table either fits or scrolls in a frame of its own, which the keyboard reaches."""
-    browser.open(pages[name], width=width)
     assert browser.run("document.documentElement.scrollWidth") == width
     cut = "[...document.querySelectorAll('.chart')].filter((node) => node.scrollWidth > node.clientWidth + 1).length"
     assert browser.run(cut) == 0
@@ -264,15 +254,6 @@ def test_many_levels_with_long_names_still_fit(browser, tmp_path):
     assert len(browser.run(MISPLACED)) >= 1  # the search does find misplaced text
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
-def test_all_text_is_readable(browser, pages, name, dark):
-    browser.open(pages[name], dark=dark)
-    found = browser.run(CONTRAST)
-    assert len(found) > 50
-    assert [words for ratio, words in found if ratio < 4.5] == []
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_every_control_is_reached_by_tab_in_order(browser, pages, name):
     browser.open(pages[name])
@@ -317,18 +298,6 @@ def test_any_two_jobs_of_a_study_can_be_chosen(browser, pages):
     assert (gold[1], gold[2]) == (dlog[2], dlog[1]) and gold[4] == dlog[4]
     assert gold[3].startswith("+") and dlog[3] == "−" + gold[3][1:]
     assert "jobs/5 " in browser.run("document.querySelector('#pairs code').textContent")  # job 2 failed
-
-
-def test_the_picture_decoder_knows_every_filter():
-    # rows of two RGB pixels: none, left, above, average, Paeth; all decode to 10, 20, 30 and 20, 30, 40
-    first, second = [10, 20, 30], [20, 30, 40]
-    rows = [[0, *first, *second], [1, *first, 10, 10, 10], [2] + [0] * 6]
-    rows += [[3, 5, 10, 15, 5, 5, 5], [4] + [0] * 6]
-    packed = zlib.compress(b"".join(map(bytes, rows)))
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 2, 5, 8, 2, 0, 0, 0)), (b"IDAT", packed), (b"IEND", b"")]
-    raw = b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(c)) + kind + c + b"\0\0\0\0" for kind, c in chunks)
-    picture = decode_png(raw)
-    assert picture.shape == (5, 2, 3) and np.array_equal(picture, [[first, second]] * 5)
 
 
 def test_clips_of_speech_can_be_played(browser, tmp_path):

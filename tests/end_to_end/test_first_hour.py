@@ -7,9 +7,7 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sizes import COMMON, DATA, overrides
+from sizes import overrides
 from support import toy_rows
 
 ROOT = Path(__file__).parents[2]
@@ -56,19 +54,18 @@ def demo(clone) -> str:
 
 @pytest.fixture(scope="module")
 def odd_data(clone) -> dict[str, Path]:
-    """The same preference pairs in three formats; the rejected response's column comes before the chosen one's."""
+    """The same preference pairs in two formats; the rejected response's column comes before the chosen one's."""
     rows = [
         {"the question": question, "bad answer": rejected, "good answer": chosen}
         for question, chosen, rejected in toy_rows(40)
     ]
     directory = clone.directory
-    (directory / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with (directory / "mine.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ODD_COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
     pq.write_table(pa.Table.from_pylist(rows), directory / "mine.parquet")
-    return {name: Path(f"mine.{name}") for name in ("jsonl", "csv", "parquet")}
+    return {name: Path(f"mine.{name}") for name in ("csv", "parquet")}
 
 
 def plan_lines(out: str) -> dict[str, str]:
@@ -87,10 +84,6 @@ def first_after_plan(out: str) -> str:
     lines = out.splitlines()
     models = next(index for index, line in enumerate(lines) if line.startswith("  models:"))
     return next(line for line in lines[models + 1 :] if not line.startswith(" "))
-
-
-def run_folders(lab: Any) -> set[str]:
-    return {path.name for path in (lab.directory / "outputs/runs").glob("*")}
 
 
 def suggested(out: str) -> list[str]:
@@ -114,7 +107,7 @@ def test_the_demo_answers_and_is_kept(clone, demo):
     assert verbs(again) == dict.fromkeys(verbs(demo), "reuse")
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_own_data_with_odd_columns(clone, odd_data, form):
     audited = ("audit", "data=pairs", f"data.path={odd_data[form]}")
     out = clone.run(*audited, status=2)
@@ -159,28 +152,3 @@ def test_an_edit_of_a_loss(clone, demo):
     for recipe in ("dpo", "dpo_iterative"):
         assert "again: losses/preference.py (dpo) changed" in plan_lines(out)[recipe]
     assert set(verbs(clone.run(*DEMO)).values()) == {"reuse"}
-
-
-def test_ctrl_c_and_the_same_command(clone):
-    settings = [*DATA["mini_hh"], *COMMON, "algorithm.batch_size=8", "algorithm.log_every_steps=1"]
-    command = ("+recipe=sft", "seed=11", "algorithm.epochs=30", *settings)
-    before = run_folders(clone)
-    process = clone.start(*command)
-    runs = clone.directory / "outputs/runs"
-
-    def started() -> bool:
-        logs = [log for log in runs.glob("sft-*/metrics.jsonl") if log.parent.name not in before]
-        return any(log.stat().st_size for log in logs)
-
-    end = time.monotonic() + 120
-    while not started():
-        assert process.poll() is None, f"ended before its time:\n{process.communicate()[0]}"
-        assert time.monotonic() < end, "no first step in time"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out = process.communicate(timeout=120)[0]
-    assert process.returncode == 130, out
-    assert "the same command resumes from here" in out
-    again = clone.run(*command)
-    assert "from its checkpoint" in again
-    assert clone.result(again, "sft")["status"] == "completed"

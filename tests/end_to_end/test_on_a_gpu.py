@@ -83,20 +83,3 @@ def test_passes_never_wait_for_the_device():
         "    print(way, simulated_gpu.waits.total())\n"
     )
     assert printed_on_the_device(script).splitlines() == ["full rows 1", "two passes 0", "packed rows 0"]
-
-
-def test_what_a_gpu_refuses_is_refused():
-    script = (
-        "import torch\n"
-        "x = torch.arange(3, device='cudasim')\n"
-        "def put(): x[x] = torch.ones(3, dtype=torch.long)\n"
-        "for refused in (lambda: x + torch.ones(3), lambda: torch.ones(3)[x], lambda: x.numpy(), put):\n"
-        "    try:\n"
-        "        refused()\n"
-        "    except (RuntimeError, TypeError) as error:\n"
-        "        print('refused', error)\n"
-        "print((x + 1)[torch.tensor([0])].device, (x * torch.tensor(2)).tolist(), dict(simulated_gpu.waits))\n"
-    )
-    printed = printed_on_the_device(script)
-    assert printed.count("refused") == 4
-    assert "cudasim:0 [0, 2, 4] {('an index on the host', '?'): 1, ('tolist', '?'): 1}" in printed

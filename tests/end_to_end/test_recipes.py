@@ -50,16 +50,6 @@ COMPLETE_ATTEMPTS = ("study/agentic_sft", "study/mix_ratio_agent")
 """Studies that imitate complete attempts of a policy, of which there are none below `size=smoke`."""
 
 
-def study_dir(lab, out: str) -> Path:
-    """Return the directory of the table that the last lines of a study name."""
-    return (lab.directory / next(line.split()[1] for line in out.splitlines() if line.startswith("table "))).parent
-
-
-def test_the_glob_finds_the_recipes():
-    assert len(RUNS) >= 4
-    assert set(FAMILIES.values()) < set(RECIPES)
-
-
 def some(names: Sequence[str]) -> list[Any]:
     """Return recipes as parameters of a test; those outside `FAMILIES` are long tests that any worker may take.
 

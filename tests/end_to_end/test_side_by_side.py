@@ -78,7 +78,6 @@ def test_a_stage_that_fails_stops_the_others_and_is_named(tmp_path: Path, monkey
     assert status == 0, printed
 
 
-@pytest.mark.slow
 def test_ctrl_c_stops_all_of_them_saved(tmp_path: Path) -> None:
     long = [*overrides("dpo_iterative"), "stages.reward_model.algorithm.epochs=400", "stages.dpo.algorithm.epochs=400"]
     command = [sys.executable, "-m", "rlhf_lab", "+recipe=dpo_iterative", *long]

@@ -12,7 +12,7 @@ from support import checked
 from torch import nn
 
 from rlhf_lab.core.capabilities import Capability
-from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.evaluations.suite import eval_suite, harness
 from rlhf_lab.evaluations.suite.responses import TEXT_CHECKS, check_row
 from rlhf_lab.evaluations.suite.settings import EvalSuite
@@ -73,12 +73,6 @@ def test_a_row_without_its_answer_is_named():
         check_row(GoldenSet(path="rows.jsonl", check="exact"), {"prompt": "q"}, "row 3")
     with pytest.raises(DataError, match="is no valid regular expression"):
         check_row(GoldenSet(path="rows.jsonl", check="regex"), {"prompt": "q", "pattern": "("}, "row 1")
-
-
-def test_without_the_harness_the_install_line_is_named(monkeypatch):
-    monkeypatch.setattr(harness, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"rlhf_lab\[harness\]"):
-        harness.run_tasks(None, None, {"arc": HarnessTask()}, 1)
 
 
 def test_values_of_tasks_are_read_by_document(monkeypatch):

@@ -84,17 +84,6 @@ def test_the_gold_of_policy_optimisation_is_the_models_score(toy, models, tmp_pa
     assert "simulated world" not in page.split("<script")[0] and "the score of the reward model" in page
 
 
-def test_dpo_and_best_of_n_are_measured_by_gold(toy, models, tmp_path):
-    gold = f"needs.gold={models['gold']}"
-    dpo = execute(stage_of(toy, models, "dpo", tmp_path, "algorithm.epochs=0.5", gold))
-    assert "gold" in dpo["policies"][-1]["metrics"] and "win_rate" in dpo["policies"][-1]["metrics"]
-    best = execute(stage_of(toy, models, "best_of_n", tmp_path, "algorithm.samples=4", gold))
-    proxy = [policy["metrics"]["proxy"]["mean"] for policy in best["policies"]]
-    assert [policy["name"] for policy in best["policies"]] == ["SFT", "best of 2", "best of 4"]
-    assert proxy == sorted(proxy)
-    assert all("gold" in policy["metrics"] for policy in best["policies"])
-
-
 def test_rounds_of_dpo_say_how_far_gold_agrees_with_their_pairs(toy, models, tmp_path):
     sizes = ("algorithm.rounds=1", "algorithm.prompts_per_round=8", "algorithm.samples_per_prompt=2")
     named = ("needs.baseline=null", f"needs.gold={models['gold']}")

@@ -95,7 +95,7 @@ def column(rows: list[dict], key: str) -> list[float]:
         *(("grpo", (f"algorithm={name}",)) for name in ("grpo", "remax", "gspo")),
         *(
             pytest.param("grpo", (f"algorithm={name}",), marks=pytest.mark.slow)
-            for name in ("rloo", "dr_grpo", "dapo", "cispo")
+            for name in ("dr_grpo", "dapo", "cispo")
         ),
         ("grpo", ("algorithm=canon", "algorithm.condition=surprise")),
     ],
@@ -195,17 +195,6 @@ def test_a_token_budget_ends_the_run(toy, reward, tmp_path):
     spent = np.cumsum(column(rows, "generated_tokens"))
     assert spent[-2] < 600 <= spent[-1] == result.metrics["generated_tokens"]
     assert len(spent) < 10
-
-
-def test_target_kl_skips_the_rest_of_an_iteration(toy, reward, tmp_path):
-    size = ("algorithm.iterations=2", "algorithm.epochs=8", "algorithm.batch_size=32", "algorithm.critic_warmup=0")
-    _, free = learn(build("ppo", toy, reward, tmp_path / "free", *size, "algorithm.lr=1e-2"))
-    size = (*size, "algorithm.target_kl=0.005")
-    _, model_copies = learn(build("ppo", toy, reward, tmp_path / "held", *size, "algorithm.lr=1e-2"))
-    assert len(column(model_copies, "loss")) < len(column(free, "loss")) == 32
-    assert (
-        sum(kl > 0.005 for kl in column(model_copies, "approx_kl")) <= 2
-    )  # one per iteration, and that step is not taken
 
 
 def test_a_step_beyond_target_kl_is_not_made(toy, reward, tmp_path):
@@ -330,13 +319,20 @@ def second_step(recipe: str, toy, reward, directory: Path, *overrides: str) -> l
     return [p.grad.clone() for part in algorithm.parts().values() for p in part.module.parameters()]
 
 
+@pytest.fixture(scope="module")
+def unchanged() -> dict[str, list[torch.Tensor]]:
+    """Recipe → gradients without the setting, computed by the first test that compares with them."""
+    return {}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WIRED)
-def test_every_setting_reaches_the_gradient(name, toy, reward, tmp_path):
+def test_every_setting_reaches_the_gradient(name, toy, reward, unchanged, tmp_path):
     recipe, *overrides = WIRED[name]
-    simple = second_step(recipe, toy, reward, tmp_path / "plain")
+    if recipe not in unchanged:
+        unchanged[recipe] = second_step(recipe, toy, reward, tmp_path / "plain")
     changed = second_step(recipe, toy, reward, tmp_path / "changed", *overrides)
-    assert any(not torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(simple, changed, strict=True))
+    assert any(not torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(unchanged[recipe], changed, strict=True))
 
 
 def test_a_policy_that_is_no_longer_finite_is_not_sampled(toy, reward, tmp_path):

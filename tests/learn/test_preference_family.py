@@ -23,17 +23,14 @@ from rlhf_lab.training.metrics import LOOP
 from rlhf_lab.training.run import Run
 
 LEARNS = {
-    "sigmoid": "beta=0.3",
-    "robust": "beta=0.3",
     "ipo": "beta=0.5",
-    "hinge": "beta=0.3",
-    "apo_zero": "beta=0.3",
     "apo_down": "beta=0.3",
     "kto": "beta=0.3",
     "simpo": "beta=2.0",
     "orpo": "beta=1.0",
     "cpo": "beta=0.3",
 }
+"""Losses that differ in what they need or which way they move; the others differ in one function of the margin."""
 FIXED = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", "checkpoint.every_steps=0")
 EVALUATION = ("evaluation.prompts=8", "evaluation.samples_per_prompt=2", "evaluation.pairs=40")
 
@@ -70,7 +67,7 @@ def plan_toy(toy: tuple[Path, Path], out: Path, *more: str) -> Stage:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LEARNS)
-def test_every_loss_makes_the_preferred_reply_likelier_than_the_other(toy, tmp_path, loss):
+def test_a_loss_makes_the_preferred_reply_likelier_than_the_other(toy, tmp_path, loss):
     stage = plan_toy(toy, tmp_path, f"algorithm.loss={loss}", f"algorithm.{LEARNS[loss]}")
     result = execute(stage)
     rows = read_jsonl(stage.directory / "metrics.jsonl")
@@ -84,10 +81,6 @@ def test_every_loss_makes_the_preferred_reply_likelier_than_the_other(toy, tmp_p
     assert set(first) <= known
     assert ("chosen_drift" in first) == PREFERENCE_LOSSES[loss].needs("ref")
     assert ("z_ref" in first) == (loss == "kto")
-
-
-def test_a_list_of_losses_is_whole():
-    assert LEARNS.keys() == PREFERENCE_LOSSES.keys() - {"inpo"}
 
 
 class Counted:
@@ -118,7 +111,7 @@ def test_the_reference_is_paid_for_once(toy, tmp_path, monkeypatch):
     count, (path,) = counted.pairs, list((tmp_path / "cache" / "reference_logps").iterdir())
     assert count > 100
     assert "computed" in notes(first)[0]
-    others = [plan_toy(toy, tmp_path, *short, f"algorithm.{x}") for x in ("beta=0.5", "loss=hinge", "loss=kto")]
+    others = [plan_toy(toy, tmp_path, *short, f"algorithm.{x}") for x in ("beta=0.5", "loss=kto")]
     for stage in others:
         execute(stage)
         assert "reused" in notes(stage)[0]
@@ -134,17 +127,15 @@ def test_the_reference_is_paid_for_once(toy, tmp_path, monkeypatch):
         assert path.read_bytes() == stored
 
 
-@pytest.mark.parametrize("change", ["runtime.dtype=bfloat16"])
-def test_other_numbers_have_another_file(toy, tmp_path, change):
-    for more in ((), (change,)):
+def test_other_numbers_have_another_file(toy, tmp_path):
+    for more in ((), ("runtime.dtype=bfloat16",)):
         execute(plan_toy(toy, tmp_path, "algorithm.epochs=0.2", *more))
     assert len(list((tmp_path / "cache" / "reference_logps").iterdir())) == 2
 
 
-@pytest.mark.parametrize("loss", ["simpo", "orpo", "cpo"])
-def test_a_loss_without_a_reference_computes_none(toy, tmp_path, monkeypatch, loss):
+def test_a_loss_without_a_reference_computes_none(toy, tmp_path, monkeypatch):
     counted = Counted(monkeypatch)
-    execute(plan_toy(toy, tmp_path, "algorithm.epochs=0.2", f"algorithm.loss={loss}"))
+    execute(plan_toy(toy, tmp_path, "algorithm.epochs=0.2", "algorithm.loss=simpo"))
     assert counted.pairs == 0
     assert not (tmp_path / "cache").exists()
 
@@ -158,13 +149,12 @@ def build(stage: Stage, directory: Path, policy: Path) -> dpo.OnePassDPO:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["kto", "simpo"])
-def test_micro_batches_change_nothing(toy, tmp_path, loss):
+def test_micro_batches_change_nothing(toy, tmp_path):
     """Full steps against one pair at a time, in float64; kto's KL estimate is one of the full step."""
     trained = {}
     for name, tokens in (("whole", 0), ("single", 1)):
         smooth = ("algorithm.adam_eps=1e-3", "algorithm.epochs=3", f"algorithm.micro_batch_tokens={tokens}")
-        stage = plan_toy(toy, tmp_path, f"algorithm.loss={loss}", "algorithm.beta=0.3", *smooth)
+        stage = plan_toy(toy, tmp_path, "algorithm.loss=kto", "algorithm.beta=0.3", *smooth)
         algorithm = build(stage, tmp_path / name, toy[1])
         algorithm.model.double()
         assert len(algorithm.collect(0).micro) == (16 if tokens else 1)
@@ -174,8 +164,7 @@ def test_micro_batches_change_nothing(toy, tmp_path, loss):
     full, single = trained["whole"], trained["single"]
     assert max(float((full[name] - start[name]).abs().max()) for name in start) > 1e-3
     assert max(float((full[name] - single[name]).abs().max()) for name in full) <= 1e-6
-    if loss == "kto":
-        assert max(row["z_ref"] for row in read_jsonl(tmp_path / "single" / "metrics.jsonl")) > 0
+    assert max(row["z_ref"] for row in read_jsonl(tmp_path / "single" / "metrics.jsonl")) > 0
 
 
 def test_a_single_pair_has_no_kl_estimate(toy, tmp_path):

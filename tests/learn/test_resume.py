@@ -121,13 +121,10 @@ def assert_same(one: Stage, other: Stage) -> None:
 @pytest.mark.parametrize(
     ("recipe", "stops"),
     [
-        ("sft", (5,)),
         ("sft", (0, 2, 9, 11)),
         ("reward_model", (5,)),
         ("rubric_rm", (1, 5)),
-        ("dpo", (4,)),
         ("dpo", (1, 3, 7)),
-        ("dpo_iterative", (2,)),
         ("dpo_iterative", (3,)),  # the second round's pairs are made, none is trained on
         ("dpo_iterative", (0, 2, 3, 5)),
         ("ppo", (6,)),  # within an iteration: what it trains on comes from the checkpoint

@@ -106,7 +106,7 @@ def test_a_run_goes_on_past_a_failing_reward_and_counts(fault, says, toy, monkey
     assert proxies[0] is None and proxies[1]["n"] == 8, "an unscored policy has no proxy, not a zero"
 
 
-@pytest.mark.parametrize("fault", ["raises", "hangs", "shape"])
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
 def test_without_leave_to_abstain_the_run_ends_and_says_why(fault, toy, monkeypatch, tmp_path):
     settings = plant(monkeypatch, lambda settings, run: Flaky(FAULTS[fault][0]))
     stage = grpo(toy, tmp_path, RewardGraph(terms={"planted": replace(settings, timeout_s=0.5)}))

@@ -49,7 +49,6 @@ def test_it_learns_the_judge_of_a_small_world(scalar):
     assert 60 < scalar["pairs/on_policy"] <= 111
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_judge_who_pays_for_length_teaches_it(scalar, policy, tmp_path):
     """Planted: .8 points per 10 words on every criterion make filler worth more than it costs in conciseness."""

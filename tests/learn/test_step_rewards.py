@@ -210,7 +210,7 @@ def test_prm_and_step_report_on_gsm8k_s_format(tmp_path):
     assert "caught_10" not in metrics  # nobody knows which steps of the policy's own solutions are wrong
 
 
-@pytest.mark.parametrize("recipe", ["prm", "orm", "prm_perturbed", "prm_mc"])
+@pytest.mark.parametrize("recipe", ["prm", "prm_perturbed", "prm_mc"])
 def test_resumed_equals_uninterrupted(recipe, tmp_path, policy, monkeypatch):
     rollouts = ("algorithm.rollouts=2",) if recipe == "prm_mc" else ()
 

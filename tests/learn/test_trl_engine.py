@@ -19,7 +19,6 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import MissingDependency, NumericError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.models.build import load_policy, load_reward_model
 from rlhf_lab.models.pair_rows import pair_rows
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.stages.artifacts import Stage
@@ -75,30 +74,23 @@ def opened(world: str, case: str, directory) -> tuple[Any, Run]:
     return registry.build("algorithm", found.config.algorithm, run), run
 
 
-FAST_CASES = ("reward_model", "sigmoid", "rloo", "several updates")
-
-
-@pytest.mark.parametrize(
-    "case", [case if case in FAST_CASES else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
-def test_every_trainer_completes_a_stage(world, case):
+@pytest.mark.parametrize("case", ["rloo", "several updates"])
+def test_a_trainer_that_samples_completes_a_stage(world, case):
     found, result = built(world, case, "engine=trl")
     rows = read_jsonl(found.directory / "metrics.jsonl")
     losses = [row["loss"] for row in rows if "loss" in row]
     assert result["status"] == "completed" and losses and all(map(np.isfinite, losses))
     assert {"checkpoint.pt", "trl"}.isdisjoint(path.name for path in found.directory.iterdir())
-    load = load_reward_model if case == "reward_model" else load_policy
-    before = load(found.needs["policy"].model, found.config.model) if case != "sft" else None
-    after = load(found.model, found.config.model)
-    assert all(p.isfinite().all() for p in after.parameters())
-    if before is not None:
-        assert any(not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
-    if case not in ("sft", "reward_model"):
-        assert len(result["policies"]) >= 2 and result["policies"][0]["name"] == "SFT"
-    if case in ("grpo", "rloo", "several updates"):  # TRL sampled once per iteration and took the planned updates
-        settings = found.config.algorithm
-        assert result["metrics"]["groups"] == settings.iterations * settings.prompts_per_iteration
-        assert max(row["step"] for row in rows) == settings.iterations * settings.steps_per_iteration
+    before, after = (
+        model_tensors(path) for path in (found.needs["policy"].directory / "model", found.directory / "model")
+    )
+    assert all(tensor.isfinite().all() for tensor in after.values())
+    assert any(not torch.equal(before[name], tensor) for name, tensor in after.items())
+    assert len(result["policies"]) >= 2 and result["policies"][0]["name"] == "SFT"
+    # TRL sampled once per iteration and took the planned updates
+    settings = found.config.algorithm
+    assert result["metrics"]["groups"] == settings.iterations * settings.prompts_per_iteration
+    assert max(row["step"] for row in rows) == settings.iterations * settings.steps_per_iteration
 
 
 @pytest.mark.parametrize("case", ON_CORPUS)
@@ -120,15 +112,6 @@ def test_both_engines_take_the_same_steps(world, case):
     ours, theirs = (model_tensors(stages[name].directory / "model") for name in ("native", "trl"))
     assert ours.keys() == theirs.keys()
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-4
-
-
-def test_the_first_loss_is_the_native_one_on_the_same_batch(world, tmp_path):
-    algorithm, run = opened(world, "sft", tmp_path)
-    trainer = engine.build(algorithm, run)
-    theirs = trainer.compute_loss(trainer.model, next(iter(trainer.get_train_dataloader())))
-    batch = algorithm.collect(0)
-    ours = sum(algorithm.loss(micro).loss_N.sum() for micro in batch.micro) / batch.units
-    assert theirs.item() == pytest.approx(ours.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("case", ["sft", "reward_model", "sigmoid", "kto"])
@@ -265,16 +248,14 @@ def planted(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["grpo", "rloo", "cispo"])
-def test_it_learns_a_planted_reward_with_texts_and_shaping(preset, toy, planted):
+def test_it_learns_a_planted_reward_with_texts_and_shaping(toy, planted):
     settings, recorder = planted
     size = ("algorithm.iterations=14", "algorithm.prompts_per_iteration=16", "algorithm.batch_size=64")
     rate = ("algorithm.lr=5e-3", "algorithm.beta=0.01")
-    more = ("algorithm.aggregation=constant",) if preset == "rloo" else ()
     evaluation = ("evaluation.prompts=8", "evaluation.samples_per_prompt=4", "evaluation.pairs=20")
     length = ("rollout.max_new_tokens=10", "algorithm.missing_eos_penalty=0.5")
-    choice = ("engine=trl", "data=pairs", "needs.reward=null", "reward=length", f"algorithm={preset}")
-    found = planned("grpo", *choice, *toy, *ONE_LAYER, *size, *rate, *more, *evaluation, *length, EVERY_STEP)
+    choice = ("engine=trl", "data=pairs", "needs.reward=null", "reward=length")
+    found = planned("grpo", *choice, *toy, *ONE_LAYER, *size, *rate, *evaluation, *length, EVERY_STEP)
     found = replace(found, config=found.config.replace(reward=RewardGraph(terms={"planted": settings})))
     result = execute(found)
     log = read_jsonl(found.directory / "metrics.jsonl")

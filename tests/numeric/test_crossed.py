@@ -50,18 +50,6 @@ def test_more_prompts_do_not_make_up_for_few_runs_nor_the_other_way_round():
     )
 
 
-@pytest.mark.slow
-def test_the_interval_holds_the_truth_for_other_runs_and_other_prompts():
-    rng = np.random.default_rng(2)
-    for of_runs, of_prompts in ((0.0, 1.0), (0.3, 0.5), (1.0, 0.2)):
-        model_copies = 0
-        for _ in range(600):
-            effects = of_runs * rng.normal(size=(3, 1)) + of_prompts * rng.normal(size=(1, 60))
-            estimate = crossed_mean(effects + rng.normal(size=(3, 60)))
-            model_copies += estimate.low <= 0 <= estimate.high
-        assert model_copies / 600 == pytest.approx(0.95, abs=0.03)
-
-
 def test_prompts_that_a_run_left_unscored_are_left_out_and_counted():
     estimate = crossed_mean([[1, 2, np.nan, 4], [2, 3, 4, 6]])
     assert (estimate.n, estimate.unscored) == (6, 2)

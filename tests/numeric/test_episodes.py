@@ -105,13 +105,6 @@ def test_a_sample_depends_neither_on_its_neighbours_nor_on_how_long_others_speak
             assert here == pytest.approx(there, abs=1e-5)
 
 
-def test_turns_draw_noise_of_their_own(model):
-    """After an equal context two turns would repeat one another if they shared their noise."""
-    rows = [row for group in talk(model, group=8).rows_BG for row in group]
-    turns = [[t for t, s in zip(row.token_ids, row.sampled, strict=True) if s] for row in rows if len(row.logps) > 4]
-    assert any(row[:3] != row[len(row) // 2 :][:3] for row in turns)
-
-
 def scripted(
     tokens: list[int], answer: list[int], *, slots: int, max_tokens_left: int
 ) -> tuple[RowTokens, list[float]]:
@@ -217,6 +210,7 @@ def test_tokens_of_the_environment_get_no_gradient(model):
 def test_scores_of_early_turns_lie_on_their_last_tokens():
     """The first of two turns of two tokens earned ¼; what PPO makes of it is in test_turn_credit.py."""
     assert early_scores([TWO_TURNS], [[0.25]]).tolist() == [0, 0.25, 0, 0]
+    assert early_scores([TWO_TURNS], [[]]).tolist() == [0, 0, 0, 0]  # scored as a whole
 
 
 def test_experience_comes_back_from_a_checkpoint():
@@ -273,7 +267,3 @@ def test_a_term_that_weighs_nothing_has_no_turns():
     settings["odd"] = EnvironmentTurns(weight=1.0)
     unscored = GraphReward(terms, RewardGraph(terms=settings))([TWO_TURNS])
     assert np.isnan(unscored.total_N[0]) and unscored.turns == [[]]
-
-
-def test_an_episode_scored_as_a_whole_has_no_early_scores():
-    assert early_scores([TWO_TURNS], [[]]).tolist() == [0, 0, 0, 0]

@@ -120,21 +120,11 @@ def test_permuted_sides_of_a_bad_policy_raise_no_alarm():
     assert len(alarms(400, seed=2, permute=True, shift_T=-2.0)) <= ALPHA * 400
 
 
-def test_power_on_a_falling_policy():
-    """Gold falls linearly by one sd of start responses to a prompt: nearly every run has an alarm."""
-    found = alarms(200, seed=3, shift_T=np.linspace(0, -1, ITERATIONS))
-    assert len(found) >= 0.95 * 200
-
-
 def test_power_on_a_policy_that_improves_first():
     """Up by half an sd for 20 iterations, then down to −1: early wins must not hide the later fall."""
     later_T = np.clip(0.5 - np.arange(ITERATIONS - 20) / 10, -1, None)
     found = alarms(200, seed=4, shift_T=np.concatenate([np.full(20, 0.5), later_T]))
     assert len(found) >= 0.95 * 200 and min(found) > 20 * LABELS
-
-
-def test_an_improving_policy_raises_no_alarm():
-    assert len(alarms(200, seed=5, shift_T=0.3)) <= 1
 
 
 # --- the lower bound ---------------------------------------------------------------------------------------------

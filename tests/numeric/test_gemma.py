@@ -1,6 +1,6 @@
-"""Gemma, Gemma 2 and Gemma 3 from a directory, with unchanged settings of `model=hf`: log-probabilities and sampler.
+"""Sliding windows of Gemma 2 and 3, with unchanged settings of `model=hf`: log-probabilities and sampler.
 
-Gemma 2 caps its attention scores, which PyTorch's fused attention cannot; Gemma 2 and 3 have sliding windows.
+Gemma 2 caps its attention scores, which PyTorch's fused attention cannot. Without windows: test_families.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig
 
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.models.build import load_policy, load_reward_model, reward_scores
@@ -35,11 +35,8 @@ SMALL: dict[str, Any] = {
     "eos_token_id": EOS,
 }
 CONFIGS: dict[str, Any] = {
-    "gemma": GemmaConfig(**SMALL),
-    "gemma2": Gemma2Config(**SMALL, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
-    "gemma2_window": Gemma2Config(**SMALL, sliding_window=8),
-    "gemma3": Gemma3TextConfig(**SMALL),
-    "gemma3_window": Gemma3TextConfig(**SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]),
+    "gemma2": Gemma2Config(**SMALL, sliding_window=8, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma3": Gemma3TextConfig(**SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]),
 }
 
 

@@ -33,7 +33,7 @@ def score_together(directory: str, expected: list[float]) -> None:
     assert np.allclose(scores(directory), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["classifier", "orm", "prm"])
+@pytest.mark.parametrize("kind", ["classifier", "prm"])
 def test_two_processes_share_the_work(tmp_path: Path, kind: str) -> None:
     import torch
     from transformers import AutoModelForSequenceClassification

@@ -100,29 +100,6 @@ def test_a_reward_that_slowly_improves_is_no_alarm_of_the_cusum(quick):
     assert np.mean(["reward_kl" in detector.first for detector in found]) > 0.5  # which takes it for hacking
 
 
-def test_a_per_checkpoint_rule_does_not():
-    """2.5σ is 1.2 % per checkpoint; over 30 checkpoints with one baseline, a fifth of clean runs or more."""
-    found = [verdicts(trace(np.random.default_rng(seed)), NO_CUSUM)[0] for seed in range(150)]
-    fraction = sum(d.counts["length_z"] for d in found) / sum(d.checkpoints for d in found)
-    assert 0.008 < fraction < 0.02  # 2·(1 − Φ(2.5)) = 0.0124
-    assert np.mean(["length_z" in d.first for d in found]) > 0.15
-
-
-def test_without_the_error_of_the_baseline_the_budget_would_be_broken():
-    """The threshold for a baseline that is known exactly is too low for one that was estimated from 5 checkpoints."""
-    base = Baseline(MEAN, SD, 0.0, checkpoints=5, prompts=PROMPTS)
-    requested = {"planned": 30, "budget": 0.1, "tolerance": 0.0, "two_sided": True, "seed": 0}
-    known = cusum_threshold(replace(base, checkpoints=1000), **requested)
-    assert cusum_threshold(base, **requested) > 1.4 * known
-    broken = 0
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        warm = fit_baseline([MEAN + SD * rng.standard_normal(PROMPTS) for _ in range(5)])
-        cusum = Cusum(warm, 0.0, True, known)
-        broken += any(cusum.step(MEAN + SD * rng.standard_normal(PROMPTS).mean(), PROMPTS) > 1 for _ in range(30))
-    assert broken / 200 > 0.15
-
-
 @pytest.mark.parametrize("shift", [2.0, 3.0, 4.0])
 def test_the_delay_to_a_planted_shift_is_siegmunds(shift):
     """ARL = (e^(−2Δb) + 2Δb − 1)/(2Δ²), Δ = shift − k, b = h + 1.166 (Siegmund 1985, eq. 2.50)."""
@@ -137,16 +114,6 @@ def test_the_delay_to_a_planted_shift_is_siegmunds(shift):
     delta, b = shift - ALLOWANCE, threshold + 1.166
     theory = (math.exp(-2 * delta * b) + 2 * delta * b - 1) / (2 * delta**2)
     assert np.mean(delays) == pytest.approx(theory, rel=0.12)
-
-
-def test_planted_drift_is_found_by_every_rule_and_stops_the_run():
-    """Length and reward grow from checkpoint 10 on by a tenth of their sd each time."""
-    growing = {"length": lambda t: 0.2 * SD * max(0, t - 10), "reward": lambda t: 0.2 * max(0, t - 10)}
-    for seed in range(20):
-        detector, found = verdicts(trace(np.random.default_rng(seed), **growing))
-        assert {"length_z", "length_cusum", "reward_kl", "hard_stop"} <= detector.first.keys()
-        assert detector.first["length_cusum"] <= 20 and found[-1].level >= 1
-        assert detector.first["hard_stop"] == max(detector.first["warning"], detector.first["hard_stop"])
 
 
 def test_the_z_score_is_the_formula():
@@ -367,7 +334,7 @@ def grows(t, start, end):
     return start + (end - start) * min(1.0, max(0, t - 5) / 40)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_agent_that_learns_is_no_alarm(seed, quick):
     """Success rises from .4 to .85, and calls with it; the tokens of an episode and the reward rise by themselves."""
     healthy = agent_trace(lambda t: grows(t, 0.4, 0.85), lambda t: grows(t, 2.3, 3.2), seed=seed)
@@ -377,11 +344,6 @@ def test_an_agent_that_learns_is_no_alarm(seed, quick):
     # Without the two columns the same run alarms: this is what they are there for.
     blind = [replace(b, turns_N=np.zeros(0), unverified_N=np.zeros(0)) for b in healthy]
     assert {"length_z", "reward_kl", "hard_stop"} <= verdicts(blind, AGENTS)[0].first.keys()
-
-
-def test_an_agent_that_learns_to_need_fewer_calls_is_no_alarm(quick):
-    frugal = agent_trace(lambda t: grows(t, 0.6, 0.9), lambda t: grows(t, 3.5, 2.6))
-    assert not verdicts(frugal, AGENTS)[0].first
 
 
 @pytest.mark.parametrize("success", [0.7, 0.4], ids=["success stays", "success falls"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support import checked
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
@@ -100,15 +100,6 @@ def evaluator(reference: nn.Module, **settings: Any) -> Any:
     return SimpleNamespace(run=run, reference=reference, _reference_pairs=None, beta=None, p_chosen=[None], **settings)
 
 
-def test_held_out_drift_is_of_the_chosen_reply() -> None:
-    """Chosen response: token 0, from .25 to .5, log 2 = .6931. Rejected: token 1, from .5 to .25, −.6931."""
-    pairs = [(([2], [0]), ([2], [1]))] * 2
-    stated = evaluator(model_of(*logits(0.25, 0.5, 0.25)), pairs=pairs, pair_prompts=["a", "b"])
-    metrics = Evaluator._pair_metrics(stated, model_of(*logits(0.5, 0.25, 0.25)))
-    assert metrics["chosen_logp_drift"].mean == pytest.approx(math.log(2), abs=1e-5)
-    assert metrics["implicit_accuracy"].mean == 1.0
-
-
 @pytest.mark.parametrize(
     ("temperature", "expected"),
     [
@@ -139,8 +130,3 @@ def test_the_kl_of_an_evaluation_is_of_the_tokens_that_were_sampled() -> None:
     episodes = [Episode(Task("p"), "p", "r", [0], segments) for segments in talks]
     kl: list[float] = Evaluator._kl(stated, model_of(2 * math.log(3), 0.0), episodes)
     assert kl == pytest.approx([3 * 0.3681, 4 * 0.3681], abs=3e-4)
-
-
-def test_the_model_of_these_tests() -> None:
-    table_TV: Tensor = model_of(*logits(0.5, 0.3, 0.2))(torch.tensor([[0, 2, 1]])).logits[0].softmax(1)
-    assert table_TV.tolist() == [pytest.approx([0.5, 0.3, 0.2])] * 3

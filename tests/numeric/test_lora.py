@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
+from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 from test_sampler import CONFIGS, flat, prompts, random_model, sample
 from torch import nn
 from transformers import AutoModelForSequenceClassification, MusicgenForConditionalGeneration
@@ -404,23 +404,13 @@ def test_an_adapter_without_its_base_is_refused(base: str | None, message: str, 
 def test_a_resumed_lora_run_ends_where_an_uninterrupted_one_does(
     sft: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stopped(Exception):
-        pass
-
     every = ("algorithm.lr=1e-2", "checkpoint.every_steps=2", "algorithm.eval_every_steps=3")
     full, cut = (stage("dpo", sft.model, tmp_path / name, *every) for name in ("whole", "cut"))
     execute(full)
-    collect = OnePassDPO.collect
-
-    def trap(self: OnePassDPO, step: int) -> Any:
-        if step == 4:
-            raise Stopped
-        return collect(self, step)
-
-    monkeypatch.setattr(OnePassDPO, "collect", trap)
+    stop_at(monkeypatch, OnePassDPO, 4)
     with pytest.raises(Stopped):
         execute(cut)
-    monkeypatch.undo()
+    stop_at(monkeypatch, OnePassDPO, None)
     saved, _ = checkpoint.load(cut.directory)
     assert saved is not None and saved["step"] == 4
     execute(cut)

@@ -108,17 +108,6 @@ def test_activation_checkpointing() -> None:
     assert all((gradients[name] - expected[name]).abs().max() < 1e-4 for name in expected)
 
 
-def test_environment_turns_are_read_and_not_learned() -> None:
-    model = families.random_model("qwen3")
-    rows = ragged(3, 3)
-    masks = [[position % 3 == 1 for position in range(len(response))] for _, response in rows]
-    learned_N = torch.tensor([value for mask in masks for value in mask])
-    with torch.no_grad(), computed_as("packed rows"):
-        every_N = token_logps(model, TokenBatch.from_rows(rows)).logps_N
-        masked_N = token_logps(model, TokenBatch.from_rows(rows, masks=masks)).logps_N
-    assert torch.allclose(masked_N, every_N[learned_N], atol=1e-6)
-
-
 @torch.no_grad()
 def test_bfloat16_within_its_rounding() -> None:
     """Packed and full rows are equally far from float32, and each was tried in float32."""

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.statistics.inference import wilson
 from rlhf_lab.statistics.paired_rates import margin_p_values, paired_by_prompt, prompts_to_find, rule_of_three
 
 
@@ -24,14 +23,6 @@ def test_rule_of_three():
     assert rule_of_three(1000) == pytest.approx(3 / 1000, rel=0.01)
     with pytest.raises(NumericError, match="at least one trial"):
         rule_of_three(0)
-
-
-def test_wilson_of_three_in_forty():
-    # p = .075, z² = 3.8415: centre (p + z²/80)/(1 + z²/40) = (.075 + .04802)/1.09604 = .11224,
-    # half √(z²(p(1−p)/40 + z²/6400))/1.09604 = √(3.8415(.0017344 + .00060023))/1.09604 = .08641
-    rate = wilson(3, 40)
-    assert rate.low == pytest.approx(0.0258, abs=5e-5)
-    assert rate.high == pytest.approx(0.1986, abs=5e-5)
 
 
 def test_mcnemar_where_every_prompt_has_one_reply():

@@ -28,7 +28,7 @@ from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.decoding import BatchCapacity, arrange
 from rlhf_lab.sampling.drawing import draw
-from rlhf_lab.sampling.local import LocalSampler, ModelDecoder, Samples
+from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import OneTurn
 
@@ -280,13 +280,6 @@ def test_impossible_tokens_are_never_drawn(vocabulary: int) -> None:
     assert logp_R.tolist() == pytest.approx([by_token[token] for token in token_R.tolist()], abs=1e-5)
 
 
-def test_greedy_draw_takes_the_mode() -> None:
-    logits_RV = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])
-    token_R, logp_R = draw(logits_RV, torch.zeros(2), 0.0)
-    assert token_R.tolist() == [1, 0]
-    assert torch.allclose(logp_R, logits_RV.log_softmax(1).amax(1))
-
-
 ROOM = BatchCapacity(rows=64, slots=1, width=1, tokens=128)
 
 
@@ -411,15 +404,3 @@ def test_dropping_rows_keeps_the_others_exact(family: str) -> None:
             expected = decoder.step(token_R, position_R + t, full)[kept]
             found = decoder.step(token_R[kept], (position_R + t)[kept], part)
             assert (found - expected).abs().max() < 1e-5
-
-
-def test_the_models_own_forward_drops_rows_too() -> None:
-    model = random_model(CONFIGS["gpt_neox"])
-    decoder = ModelDecoder(model)
-    with torch.no_grad():
-        _, cache = decoder.start(prompts(), 2, torch.device("cpu"))
-        cache.keep(torch.tensor([[0], [3], [9]]))
-        logits = decoder.step(torch.tensor([5, 6, 7]), torch.tensor(LENGTHS)[[0, 1, 4]], cache)
-        for row, (prompt, token) in enumerate(((0, 5), (1, 6), (4, 7))):
-            direct = model(torch.tensor([[*prompts()[prompt], token]])).logits[0, -1]
-            assert (logits[row] - direct).abs().max() < 1e-5

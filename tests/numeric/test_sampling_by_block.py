@@ -22,7 +22,6 @@ from rlhf_lab.models import by_block
 from rlhf_lab.models import sharded as divided
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.stages import artifacts
@@ -137,7 +136,6 @@ def test_replies_are_those_of_one_process(case: tuple[str, str, str], found: Fou
     assert_same(*found[case], prompts=PROMPTS[case[1]])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW, ids="-".join)
 @pytest.mark.long
 def test_replies_of_others_are_those_of_one_process(case: tuple[str, str, str], found_slowly: Found) -> None:
@@ -175,13 +173,6 @@ def test_a_model_that_computes_its_blocks_in_another_order_is_refused() -> None:
             assert second.self_attn.q_proj.weight.is_meta
         with pytest.raises(ConfigError, match=r"sharding\.sampling=whole"), gather.gathers_full_block(first):
             pass
-
-
-def test_layers_of_a_whole_model_are_read_once() -> None:
-    """The decoder of an undivided model has its layers in a list: a step reads no weights again."""
-    decoder = Decoder.of(build("llama", ""), torch.float32, 8)
-    assert decoder is not None
-    assert isinstance(decoder.layers, list)
 
 
 def test_how_a_policy_is_gathered_decides_no_result() -> None:

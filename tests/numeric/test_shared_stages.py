@@ -50,11 +50,9 @@ NEEDS = {
 }
 """Case → role → one of the models of `build_needs`; None drops the role. The others start from `sft`."""
 PLAN = {
-    ("rubric_rm", FULL): 5e-6,
     ("rubric_rm", "sharding=ddp"): 5e-6,
     ("pair_margins", FULL): 5e-6,
     ("prm", FULL): 5e-6,
-    ("prm", "sharding=ddp"): 5e-6,
     ("orm", "sharding=fsdp_grad_op"): 5e-6,
     **{(case, "sharding=ddp"): 5e-5 for case in ("best_of_n", "compare", "rm_report", "rm_bench", "step_report")},
 }

@@ -18,7 +18,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.sampling.experience import Experience, episode_from, episode_state
+from rlhf_lab.sampling.experience import Experience
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run
 
@@ -95,19 +95,6 @@ def test_without_a_correction_clipping_compares_with_the_sampler(policy, tmp_pat
     (micro, *_) = algorithm.collect(1).micro
     assert "correction" not in micro.tokens
     assert float(algorithm.loss(micro).metrics["approx_kl"].max()) > 1e-3
-
-
-def test_an_episode_survives_a_checkpoint(policy, tmp_path):
-    """Tokens, log-probabilities, texts and rewards are those that were sampled."""
-    plan = stage(policy, tmp_path)
-    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
-    groups, _ = algorithm.rollouts.draw(algorithm.model, 0)
-    for group in groups:
-        for episode in group.episodes:
-            path = tmp_path / "state.pt"
-            assert all(type(segment.reward) is float for segment in episode.segments)
-            torch.save(episode_state(episode), path)
-            assert episode_from(group.task, torch.load(path, weights_only=True)) == episode
 
 
 @pytest.mark.parametrize("stop", [3, 4])

@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
@@ -34,7 +32,6 @@ from rlhf_lab.statistics.inference import (
     paired_difference,
     ratio_of_means,
     repetitions_to_decide,
-    seed_mean,
     t_comparison,
     unpaired_difference,
     unpaired_from_intervals,
@@ -59,20 +56,6 @@ def test_clustered_mean_is_statsmodels_cluster_covariance():
     low, high = fit.conf_int()[0]
     estimate = clustered_mean(values_N, cluster_N)
     assert (estimate.low, estimate.high) == pytest.approx((low, high), rel=1e-9)
-
-
-def test_one_row_per_cluster_is_the_ordinary_t_interval():
-    values_S = np.array([0.3, 1.1, 0.7, 0.2])
-    low, high = stats.t.interval(0.95, 3, loc=values_S.mean(), scale=stats.sem(values_S))
-    estimate = seed_mean(values_S)
-    assert (estimate.low, estimate.high) == pytest.approx((low, high), rel=1e-9)
-
-
-def test_copying_every_row_adds_no_certainty():
-    once = clustered_mean([1.0, 2.0, 4.0], [0, 1, 2])
-    tenfold = clustered_mean(np.repeat([1.0, 2.0, 4.0], 10), np.repeat([0, 1, 2], 10))
-    assert (tenfold.low, tenfold.high) == pytest.approx((once.low, once.high))
-    assert (tenfold.n, tenfold.clusters) == (30, 3)
 
 
 def test_one_cluster_has_no_interval():
@@ -238,14 +221,6 @@ def test_ratio_is_unbounded_when_its_denominator_may_be_zero():
     assert math.isnan(ratio_of_means([1.0, 2.0], [0.0, 0.0], [0, 1]).mean)
 
 
-@given(scale=st.floats(0.01, 100), seed=st.integers(0, 50))
-def test_ratio_scales_with_its_numerator(scale: float, seed: int):
-    rng = np.random.default_rng(seed)
-    x, d, c = rng.normal(1, 1, 20), rng.uniform(1, 3, 20), np.arange(20) // 2
-    one, many = ratio_of_means(x, d, c), ratio_of_means(scale * x, d, c)
-    assert many.low == pytest.approx(scale * one.low, rel=1e-6, abs=1e-9)
-
-
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (4, 10), (10, 10), (37, 240)])
 def test_wilson_is_statsmodels_wilson(k: int, n: int):
     estimate = wilson(k, n)
@@ -266,7 +241,7 @@ def test_clustered_rate_stays_in_range_and_widens_with_clustering():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clusters", [3, 5, 10, 40])
+@pytest.mark.parametrize("clusters", [3, 10])
 @pytest.mark.parametrize(("rate", "correlation"), [(0.05, 0.05), (0.3, 0.05), (0.3, 0.2), (0.5, 0.2)])
 def test_the_interval_of_a_clustered_rate_covers(clusters: int, rate: float, correlation: float):
     """20 rows a cluster with beta-binomial rates. With z, 3 clusters cover .89 of rates .3 (ρ .05) and .84 (ρ .2).
@@ -343,19 +318,6 @@ def test_every_number_of_differences_has_a_detectable_effect():
     sizes = np.concatenate([np.linspace(2, 5, 31), np.linspace(60, 120, 61) + 0.846, [897.77]])
     effects = [minimum_detectable_effect(1.0, n) for n in sizes]
     assert (np.diff(effects) < 0).all()
-
-
-def test_clustered_interval_covers_at_its_level():
-    # 30 prompts × 4 samples with intra-prompt correlation ½; ignoring prompts covers far less.
-    rng = np.random.default_rng(2)
-    cluster_N, covered, naive = np.repeat(np.arange(30), 4), 0, 0
-    for _ in range(1000):
-        values_N = rng.normal(size=30)[cluster_N] + rng.normal(size=120)
-        clustered, flat = clustered_mean(values_N, cluster_N), seed_mean(values_N)
-        covered += clustered.low <= 0 <= clustered.high
-        naive += flat.low <= 0 <= flat.high
-    assert covered / 1000 == pytest.approx(0.95, abs=0.021)  # 3 standard errors of 1,000 trials
-    assert naive / 1000 < 0.85
 
 
 def test_ratio_interval_covers_at_its_level():

@@ -23,6 +23,8 @@ ROWS = [
     ("Can I pay by card?", "Yes, you can.", "Cash only, and bring plenty of it."),
 ]
 TOLERANCE = 1e-5
+PAIR = [{"prompt": "a", "chosen": " b", "rejected": " c"}]
+LABELED = [{"prompt": "a", "completion": f" {x}", "label": x == "b"} for x in "bcbc"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) 
     assert max(float(g.abs().max()) for g in theirs.values()) > 100 * TOLERANCE  # there is something to agree on
 
 
-def trainer(kind, config, directory, model, tmp_path, dataset, **kwargs):
+def trainer(kind, config, directory, model, tmp_path, *, reference=None, rows=PAIR, **kwargs):
     from datasets import Dataset
     from transformers import AutoTokenizer
 
@@ -84,8 +86,7 @@ def trainer(kind, config, directory, model, tmp_path, dataset, **kwargs):
     settings = config(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], **kwargs
     )
-    more = {"ref_model": dataset[1]} if kind is trl.DPOTrainer else {}
-    rows = [{"prompt": "a", "chosen": " b", "rejected": " c"}]
+    more = {} if reference is None else {"ref_model": reference}
     return kind(model=model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **more)
 
 
@@ -111,7 +112,7 @@ def test_losses_with_a_reference_equal_trl(directory, pairs, tmp_path, loss, bet
         directory,
         model,
         tmp_path,
-        (None, reference),
+        reference=reference,
         beta=beta,
         loss_type=[loss],
         **smoothing,
@@ -134,7 +135,8 @@ def test_kto_equals_trl(directory, pairs, tmp_path, beta, seeds):
     """TRL's batch holds the examples in our order and their completions shifted by one."""
     model, reference = two_models(directory, seeds)
     weights = {"desirable_weight": 1.2, "undesirable_weight": 0.7}
-    theirs = kto_trainer(directory, model, reference, tmp_path, beta=beta, **weights)
+    chosen = {"reference": reference, "rows": LABELED, "beta": beta, **weights}
+    theirs = trainer(trl.KTOTrainer, trl.KTOConfig, directory, model, tmp_path, **chosen)
     model.eval()
     their_loss = theirs.compute_loss(model, kto_inputs(pairs))
     their_gradient = gradients(model, their_loss)
@@ -148,22 +150,6 @@ def test_kto_equals_trl(directory, pairs, tmp_path, beta, seeds):
     ref = pair_logps(reference, pairs, "cpu")
     our_loss = preference_step(model, pairs, ref, settings, "cpu", PairContext(z_ref=z_ref)).loss_N.mean()
     assert_same_step(our_loss, model, their_loss.item(), their_gradient)
-
-
-def kto_trainer(directory, model, reference, tmp_path, **settings):
-    from datasets import Dataset
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    tokenizer.pad_token = tokenizer.eos_token
-    model.config.pad_token_id = tokenizer.pad_token_id
-    arguments = trl.KTOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], **settings
-    )
-    rows = Dataset.from_list([{"prompt": "a", "completion": f" {x}", "label": x == "b"} for x in "bcbc"])
-    return trl.KTOTrainer(
-        model=model, ref_model=reference, args=arguments, train_dataset=rows, processing_class=tokenizer
-    )
 
 
 def kto_inputs(pairs) -> dict[str, torch.Tensor]:
@@ -232,7 +218,7 @@ def test_losses_without_a_reference_equal_trl(
         module = pytest.importorskip("trl.experimental.cpo", reason="experimental: may vanish")
         kind, config = module.CPOTrainer, module.CPOConfig
     model, _ = two_models(directory)
-    theirs = trainer(kind, config, directory, model, tmp_path, None, max_length=64, **their_settings)
+    theirs = trainer(kind, config, directory, model, tmp_path, max_length=64, **their_settings)
     model.eval()
     their_loss = theirs.compute_loss(model, paired_inputs(bare_pairs))
     their_gradient = gradients(model, their_loss)
@@ -257,7 +243,6 @@ def test_bradley_terry_equals_trl(directory, pairs, tmp_path, centering):
         directory,
         model,
         tmp_path,
-        None,
         center_rewards_coefficient=centering or None,
     )
     model.eval()

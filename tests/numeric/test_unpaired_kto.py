@@ -147,14 +147,6 @@ def test_a_step_of_one_example_has_no_other_reply(algorithm):
     assert float(z_ref) == 0.0
 
 
-def test_the_result_counts_both_kinds(algorithm):
-    liked = sum(bool(pair.chosen) for pair in algorithm.run.corpus.train)
-    assert algorithm._data_metrics() == {
-        "examples/liked": liked,
-        "examples/disliked": len(algorithm.run.corpus.train) - liked,
-    }
-
-
 def test_heldout_accuracy_is_the_sign_of_the_log_ratio_by_label(algorithm):
     test = algorithm.run.corpus.test
     assert 0 < sum(bool(pair.chosen) for pair in test) < len(test) <= 500

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -120,34 +119,6 @@ def test_several_servers_share_the_prompts_and_give_the_same_rows(model):
     for server in (first, second):  # a prompt is computed by one server
         requested = [tuple(request["token_ids"]) for request in server.requests]
         assert all(requested.count(prompt) == 3 for prompt in requested)
-
-
-def test_servers_of_a_process_load_one_after_another(monkeypatch, tmp_path):
-    """`from_pretrained` replaces functions of the entire process; two at a time would leave them replaced."""
-    at_once: list[int] = []
-    loading: list[object] = []
-
-    def load(directory: str) -> nn.Module:
-        loading.append(directory)
-        at_once.append(len(loading))
-        time.sleep(0.05)
-        loading.pop()
-        return nn.Identity()
-
-    monkeypatch.setattr("fake_vllm.AutoModelForCausalLM", SimpleNamespace(from_pretrained=load))
-    (tmp_path / "model.safetensors").touch()
-    servers = [FakeVllm() for _ in range(3)]
-    for server in servers:
-        server.paused = True
-    body = {"method": "lab_load", "args": [str(tmp_path)]}
-    threads = [threading.Thread(target=server.control, args=("/collective_rpc", body)) for server in servers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for server in servers:
-        server.server_close()
-    assert at_once == [1, 1, 1]
 
 
 def test_weights_are_sent_when_they_have_changed_and_only_then():
@@ -490,11 +461,6 @@ def test_an_idle_connection_that_was_closed_is_opened_again(model):
         (connection,) = client._idle
         connection.sock.close()
         assert client.is_healthy()
-
-
-def test_no_prompts_need_no_server(model):
-    options = Vllm(mode="server", urls=("http://127.0.0.1:9",))
-    assert VllmSampler(options, STOPS).sample(model, [], 2, seed=0).rows_BG == []
 
 
 def test_samplers_of_one_stage_share_their_servers():

@@ -23,14 +23,6 @@ SIZES = {
         "algorithm.iterations=3",
         "algorithm.correction=token",
     ),
-    "ppo": (
-        "needs.reward=null",
-        "algorithm.prompts_per_iteration=8",
-        "algorithm.batch_size=8",
-        "algorithm.iterations=2",
-        "algorithm.critic_warmup=0",
-        "algorithm.epochs=1",
-    ),
     "dpo_iterative": (
         "needs.reward=null",
         "algorithm.prompts_per_round=16",
@@ -65,9 +57,9 @@ def test_a_stage_samples_all_of_its_replies_from_the_server(recipe, stage, monke
         prompts = 6 * 2  # minimum of the evaluation
         assert len(server.requests) >= prompts
         assert server.calls.count("lab_load") >= 1
-    if recipe in ("grpo", "ppo"):
+    if recipe == "grpo":
         rows = [row for row in read_jsonl(built.directory / "metrics.jsonl") if "sampler_log_ratio" in row]
-        assert len(rows) == (3 if recipe == "grpo" else 2), "logged in every iteration"
+        assert len(rows) == 3, "logged in every iteration"
         assert all(row["sampler_log_ratio_max"] < 1e-4 and row["sampler_ess"] > 0.999 for row in rows)
         assert server.calls.count("lab_load") >= len(rows)
 

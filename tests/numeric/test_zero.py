@@ -31,12 +31,10 @@ PLAN = {
     ("sft", "zero3", "sharding.checkpointing=true"): 2e-6,
     ("lora", "zero3"): 5e-6,
     ("reward_model", "zero3"): 5e-4,  # a decorrelated length head: rounding grows by a factor of 100
-    ("ppo", "zero1"): 5e-5,
     ("ppo", "zero3"): 5e-5,
     ("ppo_lora", "zero2"): 5e-5,
     ("ppo_shared", "zero2"): 5e-4,
     ("grpo", "zero2"): 5e-6,
-    ("sft", "zero2", "runtime.dtype=bfloat16"): 5e-4,
     ("sft", "zero3", "runtime.dtype=bfloat16"): 5e-4,
 }
 """(case, strategy, more settings) → largest relative difference of a step's loss and grad_norm from one process."""

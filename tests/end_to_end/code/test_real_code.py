@@ -25,10 +25,3 @@ def test_code_is_imitated_and_prompts_are_sampled(fresh):
     prompts = ("data=xstest", f"data.path={files['xstest_prompts.csv']}")
     out = fresh.run("+recipe=grpo", *prompts, *common, *start, *sizes, *short)
     assert fresh.result(out, "grpo")["status"] == "completed"
-
-
-def test_the_tasks_load_from_the_command_line(fresh):
-    path = DATA / "HumanEval.jsonl.gz"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
-    fresh.run("audit", "data=humaneval", f"data.path={path}")

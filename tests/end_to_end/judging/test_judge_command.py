@@ -206,13 +206,11 @@ def test_any_judge_on_files_with_a_reference_and_a_rubric(tmp_path, monkeypatch)
     ("words", "takes"),
     [
         (["judge=openai_compatible", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to send: about"),
-        (["judge=anthropic", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to send: about"),
         (["judge=local", "judge.path=no/such-model"], "8 requests, at no cost"),
     ],
 )
 def test_an_estimate_needs_no_key_no_store_and_no_model(tmp_path, monkeypatch, words, takes):
-    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     rows = [{"prompt": f"p{i}", "response": f"a{i}"} for i in range(4)]
     a = write(tmp_path / "a.jsonl", rows)
     b = write(tmp_path / "b.jsonl", [{**row, "response": "b"} for row in rows])
@@ -255,8 +253,6 @@ def test_a_judge_that_fails_leaves_what_it_answered(tmp_path, monkeypatch):
         (["a", "b", "c"], "judge takes one or two run directories"),
         (["a", "b", "polcy=x"], "polcy is not an option of judge; did you mean policy"),
         (["a", "b", "items=few"], "items=few is not an integer"),
-        (["a", "b", "judge=gpt"], "judge=gpt"),
-        (["a", "b", "judge.modl=x"], "judge.modl is not a setting"),
         (["a", "b"], "a does not exist"),
     ],
 )
@@ -268,8 +264,3 @@ def test_a_wrong_command_says_what_is_wrong(tmp_path, words, message):
 def test_a_run_against_itself_is_refused(run, tmp_path):
     status, out = judge(tmp_path, str(run.directory), str(run.directory))
     assert status == 2 and "the same responses" in out
-
-
-def test_without_words_it_explains_itself(tmp_path):
-    status, out = judge(tmp_path)
-    assert status == 2 and "judge A [B]" in out and "--dry-run" in out

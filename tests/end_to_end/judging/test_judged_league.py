@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from synthetic_judgements import judgement, league, write_rows
+from synthetic_judgements import league, write_rows
 
 pytestmark = pytest.mark.end_to_end
 
@@ -32,16 +32,6 @@ def test_a_league_with_people_is_ranked_and_written(fresh):
     assert numbers["ranking"]["order"] == ["dpo", "sft", "base"]
     assert sum(numbers["unscored"].values()) == sum(row["score"] is None for row in rows)
     assert "<svg" in (fresh.directory / "league" / "leaderboard.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_a_league_that_is_not_connected_says_what_to_judge_next(fresh):
-    rows = [judgement(("A", "B"), ("first", "first"), number=number) for number in range(4)]
-    write_rows(fresh.directory / "judgements.jsonl", rows)
-    printed = " ".join(fresh.run("leaderboard", "judgements.jsonl", "to=league").split())
-    assert "B: lost every comparison with the others" in printed
-    assert "Judge next, on more prompts: B against A" in printed
-    assert "No player can be rated." in printed
 
 
 def test_a_damaged_row_is_wrong_input(fresh):

@@ -17,7 +17,6 @@ from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.data.transcript import quote
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.mt_bench import mt_bench
-from rlhf_lab.packs.judging.mt_bench.mt_bench import summarise
 from rlhf_lab.packs.judging.mt_bench.questions import TwoTurnQuestion, balanced, questions_of, read_references
 from rlhf_lab.packs.judging.mt_bench.settings import MTBench
 from rlhf_lab.reports.report import write_report
@@ -193,15 +192,3 @@ def test_settings(tmp_path):
     assert len(MTBench(references=path).contents()["references"]) == 64
     with pytest.raises(ConfigError, match="there is no such file"):
         MTBench(references="none.jsonl").contents()
-
-
-def test_turns_of_one_question_are_one_cluster():
-    reasons = {"unscored": None}
-    rows = [
-        {"prompt_id": 0, "turn": turn, "category": "math", "mt_bench/score": grade, **reasons}
-        for turn, grade in ((1, 2.0), (2, 4.0))
-    ]
-    rows += [{**row, "prompt_id": 1, "mt_bench/score": 9.0} for row in rows]
-    metrics = summarise(rows)
-    assert metrics["mt_bench/score"].mean == 6 and metrics["mt_bench/score"].clusters == 2
-    assert "mt_bench/score/math" not in metrics  # there is only one category

@@ -7,7 +7,6 @@ import sizes
 from support import checked
 
 from rlhf_lab.core.files import read_json, read_jsonl
-from rlhf_lab.packs.speech.sound.stream import read_stream
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute
 
@@ -43,20 +42,3 @@ def test_gold_proxy_and_phone_errors_come_by_category_with_intervals(stage):
         assert estimate["mean"] == pytest.approx(sum(golds) / len(golds)) and estimate["n"] == len(golds)
         if estimate["clusters"] > 1:  # one prompt has no interval
             assert estimate["low"] <= estimate["mean"] <= estimate["high"]
-
-
-@pytest.mark.slow
-def test_each_codebook_by_itself_trains_another_policy(directory, stage):
-    other = built(directory, "algorithm.logps=per_codebook")
-    assert other.key != stage.key and other.needs["policy"].key == stage.needs["policy"].key
-    rounds = [read_json(part.directory / "rounds" / "round_1.json") for part in (stage, other)]
-    assert rounds[0]["pairs"] == rounds[1]["pairs"], "the first round's clips are drawn before anything is trained"
-    texts = [[row["response"] for row in read_jsonl(part.directory / "evaluation.jsonl")] for part in (stage, other)]
-    assert texts[0] != texts[1]
-
-
-@pytest.mark.slow
-def test_no_clip_is_shorter_than_the_model_allows(directory):
-    smallest = built(directory, "model.min_frames=7")
-    rows = read_jsonl(smallest.directory / "evaluation.jsonl")
-    assert min(len(read_stream(row["response"], 4)) for row in rows if row["ended"]) >= 7

@@ -8,7 +8,7 @@ import krippendorff
 import numpy as np
 import pytest
 from scipy import stats
-from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
+from statsmodels.stats.inter_rater import cohens_kappa
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa, krippendorff_alpha, percent_agreement
@@ -47,14 +47,6 @@ def test_alpha_is_that_of_krippendorff_with_missing_labels():
     assert estimate.mean == pytest.approx(theirs)
     rated_N = (~np.isnan(ratings_RN)).sum(axis=0)
     assert (estimate.n, estimate.unscored) == ((rated_N > 1).sum(), (rated_N <= 1).sum())
-
-
-def test_alpha_of_words_and_its_relation_to_kappa():
-    # Two raters and no missing label: α = 1 − (1 − π)·(n − 1)/n with n = 2·10 labels (Krippendorff 2011).
-    first, second = list("aabbabcaba"), list("aabbbbcacb")
-    counts = np.array([[(a == c) + (b == c) for c in "abc"] for a, b in zip(first, second, strict=True)])
-    pi = fleiss_kappa(counts)  # Fleiss' κ of two raters is Scott's π
-    assert krippendorff_alpha([first, second], range(10)).mean == pytest.approx(1 - (1 - pi) * 19 / 20)
 
 
 def test_what_one_rater_left_out_is_counted_and_not_an_agreement():
@@ -98,7 +90,7 @@ def test_items_of_a_few_prompts_allow_as_much_disagreement_as_those_prompts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("accuracy", "items"), [(0.8, 12), (0.95, 20), (0.97, 60)])
+@pytest.mark.parametrize(("accuracy", "items"), [(0.8, 12), (0.97, 60)])
 def test_intervals_of_kappa_and_alpha_cover_with_few_items(accuracy: float, items: int):
     rng = np.random.default_rng(3)
     truth = 2 * (accuracy**2 + (1 - accuracy) ** 2) - 1

@@ -93,11 +93,3 @@ def test_intervals_cover_and_a_good_judge_narrows_them(accuracy: float, bias: fl
     assert np.mean(width) <= 1.005 * np.mean(people_width)
     if accuracy:
         assert np.mean(width) < 0.8 * np.mean(people_width)
-
-
-def test_labels_of_the_cases_that_the_judge_prefers_show_up_as_a_gap():
-    rng = np.random.default_rng(2)
-    judge_N, _, prompt_N = is_generated(rng, 400, 10, accuracy=0.8, bias=0.5)
-    people_N = np.where((judge_N == 1) & (rng.random(400) < 0.3), 1.0, np.nan)
-    corrected = prediction_powered_mean(judge_N, people_N, prompt_N)
-    assert corrected.judge_gap.low > 0.3

@@ -22,7 +22,7 @@ from rlhf_lab.packs.judging.statistics.ranking import (
     rank,
 )
 from rlhf_lab.statistics.logistic import clustered_logistic, fit_weighted, is_separated, sigmoid
-from rlhf_lab.statistics.resampling import expanded_tail, resample_weights
+from rlhf_lab.statistics.resampling import resample_weights
 
 
 def simulated(
@@ -193,13 +193,6 @@ def test_the_rest_of_a_league_is_rated_and_a_prior_rates_all():
     assert strength["D"] == pytest.approx(-2.277474, abs=1e-5)
 
 
-def test_a_player_that_wins_thirty_of_thirty_stands_where_the_comment_says():
-    league = comparisons(["A"] * 30, ["B"] * 30, np.ones(30), range(30))
-    strength_K, _ = bradley_terry(league, prior_sd=4.0)
-    # 30·σ(−x) = θ/4² at each of ±θ = ±x/2: x = 5.2 gives 30·.00548 = .164 and 2.6/16 = .163.
-    assert strength_K[0] - strength_K[1] == pytest.approx(5.2, abs=0.02)
-
-
 def test_a_draw_is_a_fit_of_the_drawn_prompts():
     rng = np.random.default_rng(3)
     league = simulated(rng, np.array([0.5, 0.0, -0.5]), 25, 2)
@@ -228,12 +221,6 @@ def test_draws_without_a_finite_estimate_are_counted_and_widen_the_interval():
     upper = ranking.strengths["A"].high - ranking.strengths["A"].mean
     assert upper > ranking.strengths["A"].mean - ranking.strengths["A"].low - 1
     assert ranking.strengths["A"].high > math.log(12 / 1) / 2
-
-
-def test_the_interval_of_percentiles_is_that_of_t_for_a_normal():
-    # Ten clusters: Φ(−√(10/9)·2.2622) = Φ(−2.3846) = .00855.
-    assert expanded_tail(10) == pytest.approx(0.00855, abs=1e-5)
-    assert expanded_tail(10_000) == pytest.approx(0.025, abs=1e-4)
 
 
 def test_more_comparisons_of_the_same_prompts_do_not_narrow_an_interval():
