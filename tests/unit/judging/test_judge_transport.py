@@ -25,11 +25,6 @@ def raw_server():
     running.stop()
 
 
-@pytest.fixture(params=("anthropic", "openai_compatible"))
-def kind(request):
-    return request.param
-
-
 @pytest.mark.parametrize("first", [b"HTTP/1.1 200 OK\r\nX: ", HEAD + b"\r\n"], ids=["headers", "body"])
 def test_an_answer_that_drips_ends_at_the_deadline(first, raw_server, kind, tmp_path, monkeypatch):
     """Each reading of the clock takes 3 s. No wait for the next byte is long."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -420,15 +418,3 @@ def test_single_votes_without_the_other_order_give_no_position_bias(tmp_path):
     board = board_of(tmp_path, rows)
     assert math.isnan(board.position.first_shown_wins.mean)
     assert "the position bias is unknown" in board_view(board)["biases"][0]
-
-
-@pytest.mark.slow
-def test_the_command_imports_no_torch(tmp_path):
-    judgements = write_rows(tmp_path / "judgements.jsonl", league({"A": 0.0, "B": 0.5}, 8)[0])
-    code = (
-        "import sys\nfrom rlhf_lab.cli.table import COMMANDS\n"
-        f"COMMANDS['leaderboard'](['{judgements}', 'to={tmp_path / 'league'}'])\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr

@@ -13,12 +13,6 @@ from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.stages import preflight
 
 
-@pytest.fixture
-def server():
-    with JudgeServer() as running:
-        yield running
-
-
 def agents_of(server: JudgeServer, outputs, *overrides: str):
     """A benchmark of agents that a recipe would have speak through a policy of its own."""
     llm = ("agent.llm=openai_compatible", f"agent.service.base_url={server.openai_url}", "agent=zero_shot")

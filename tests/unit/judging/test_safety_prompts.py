@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
 from support import checked
@@ -19,7 +18,7 @@ from rlhf_lab.evaluations.suite.suite_file import GoldenSet
 from rlhf_lab.packs.judging.safety.asking import refused, succeeded
 from rlhf_lab.packs.judging.safety.attacks import ATTACKS, disguise, last_request
 from rlhf_lab.packs.judging.safety.many_shot import with_shots
-from rlhf_lab.packs.judging.safety.prompt_sets import SHIPPED_PROMPTS, read_prompts, safety_set, text_of
+from rlhf_lab.packs.judging.safety.prompt_sets import read_prompts, safety_set, text_of
 from rlhf_lab.packs.judging.safety.settings import Safety
 from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
 
@@ -27,13 +26,6 @@ from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped
 @pytest.fixture(scope="module")
 def corpus():
     return registry.build("data", checked("sft", "data=mini_hh_small", "data.train_pairs=8", "data.test_pairs=8").data)
-
-
-def test_the_shipped_prompts_come_in_pairs_of_labels():
-    prompts = read_prompts(SHIPPED_PROMPTS)
-    counts = Counter((prompt.category, prompt.harmful) for prompt in prompts)
-    assert len(prompts) == 80 and len(counts) == 16 and set(counts.values()) == {5}
-    assert len({prompt.prompt for prompt in prompts}) == 80
 
 
 def test_the_world_knows_what_asks_for_harm_and_what_a_reply_did(corpus):

@@ -15,7 +15,6 @@ from rlhf_lab.packs.speech.sound import features
 from rlhf_lab.packs.speech.sound.audio import level_problem, write_wav
 from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache
 from rlhf_lab.packs.speech.sound.features import (
-    FEATURES,
     NAMES,
     content_key,
     extract,
@@ -28,12 +27,6 @@ from rlhf_lab.packs.speech.sound.spectrum import spectra
 
 def measure(sound_N):
     return dict(zip(NAMES, extract(audio(sound_N)), strict=True))
-
-
-def test_their_order():
-    expected = "pitch_sd hnr voiced_fraction energy_dynamics mfcc_stability spectral_centroid silence_fraction"
-    assert list(NAMES) == expected.split()
-    assert all(feature.unit and feature.meaning for feature in FEATURES)
 
 
 def test_pitch_sd_of_a_glide():
@@ -282,13 +275,6 @@ def test_all_files_that_cannot_be_read_are_listed(tmp_path, measured):
     assert ["is not a file" in lines[1], "is silence" in lines[2], "8000 samples per second" in lines[3]] == [True] * 3
     assert len(measured) == 1 and len((tmp_path / "features.jsonl").read_text().splitlines()) == 1
     assert extract_many(files[2:], resample=True).shape == (2, 7)
-
-
-def test_the_progress_is_shown(capsys, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.core.progress.LINE_SECONDS", -1.0)
-    monkeypatch.setattr("rlhf_lab.core.progress.REFRESH_SECONDS", -1.0)
-    extract_many(CLIPS, progress="features")
-    assert "features: 3/3" in capsys.readouterr().out
 
 
 def test_keys_do_not_change():

@@ -12,7 +12,6 @@ from synthetic_audio import RATE, audio, glide, harmonics, silence, with_noise
 
 from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
 from rlhf_lab.packs.speech.rewards import dnsmos, preflight
 from rlhf_lab.packs.speech.rewards.opinion_scores import opinion_scores
 from rlhf_lab.packs.speech.rewards.settings import OpinionScore
@@ -82,14 +81,6 @@ def test_the_reward_scores_each_response_once(monkeypatch):
     assert reward(["a", "b", "c"], ["2", "1", "2"]).total_N.tolist() == [2, 1, 2]
     assert renderer.rendered == ["2", "1"]
     assert opinion_scores("dnsmos", renderer, ["1", "0"]).tolist() == [1, 0]
-
-
-def test_settings_take_the_predictor_by_name():
-    settings = AcousticReward(mos="dnsmos")
-    assert settings.contents() == {}
-    assert all(holds for holds, _ in settings.rules())
-    config = checked("tts_reward", "algorithm.mos=dnsmos", "algorithm.features=validated")
-    assert config.algorithm.mos == "dnsmos"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.reports.study.curves import curve_figure, curves
-from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.studies.curves import HEADINGS, curve_conclusion, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study, read_study
@@ -140,16 +138,3 @@ def test_the_report_has_figure_table_and_finding(make_curves):
     assert figure.count('stroke-dasharray="5,4"') == 3 + 1 and figure.count('stroke-width="2.2"') == 3
     assert "nan" not in figure.lower() and "infinity" not in figure.lower()
     assert (study.path / "overoptimization.png").is_file()
-
-
-def test_the_figure_has_every_policy_and_every_fit(make_curves):
-    study = make_curves()
-    levels = level_curves(study)
-    chart = curve_figure(levels)
-    selected = [row for rows in chart.specification["datasets"].values() for row in rows]
-    policies = [row for row in selected if "t0" in row and row.get("metric") in ("gold", "proxy")]
-    assert len(policies) >= 2 * sum(len(level.points) for level in levels)
-    assert all(level.level in chart.description for level in levels)
-    section = curves(StudyResults(study))
-    assert section is not None and section.table is not None
-    assert len(section.table.rows) == len(fit_rows(levels)) and list(section.files) == ["overoptimization"]

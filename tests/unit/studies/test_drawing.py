@@ -23,10 +23,6 @@ def test_facts_stand_in_one_order_for_all_rows():
     assert [field["title"] for field in tooltip(rows)] == ["seed", "n of it"]
 
 
-def test_a_page_without_figures_has_no_script():
-    assert PageFigures().script() == ""
-
-
 def test_a_figure_is_complete_before_its_script_and_cannot_end_it():
     figures = PageFigures()
     series = Series("loss </script><b>", [Point(0, 1), Point(1, 2)])

@@ -57,12 +57,7 @@ def text(page: Path) -> str:
 def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
     page = write_report(make_run(prompts=64, samples=4))
     words = text(page)
-    for part in (
-        "Signs of reward hacking",
-        "Reward gained against distance",
-        "Samples side by side",
-        "Origin",
-    ):
+    for part in ("Signs of reward hacking", "Reward gained against distance", "Samples side by side", "Origin"):
         assert part in words
     assert "over-optimisation : yes" in words  # gold of the synthetic run falls while its proxy rises
     assert "256 / 64" in words and "40 empty reply" in words and "aa11bb22cc33" in words

@@ -72,7 +72,6 @@ def test_the_page_shows_one_set_of_signs(watched):
 @pytest.mark.parametrize(
     ("monitor", "results", "words"),
     [
-        ({}, {}, "strong warning (two signals) first"),
         ({"needed": 1}, {}, "strong warning (one signal) first"),
         # part of the reward is the outcome of the task
         ({"needed": 2}, {"alarm/parting": 1.0}, "strong warning (two signals, or parting alone) first"),
