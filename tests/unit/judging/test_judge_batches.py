@@ -171,15 +171,6 @@ def test_a_batch_that_is_refused_as_a_whole(server, tmp_path):
     assert client.ledger.counted_usd == 0
 
 
-def test_a_service_without_batches_says_what_to_do(server, kind, tmp_path):
-    server.always = lambda asked: status(404, "no such page")
-    with pytest.raises(JudgeUnavailable, match="no such page"):
-        connect(server.url, kind, tmp_path, batches=True).complete_many(questions(2))
-    server.always = lambda asked: None
-    assert len(connect(server.url, kind, tmp_path).complete_many(questions(2))) == 2
-    assert server.billed_requests == 2
-
-
 def test_a_batch_that_another_key_sent_says_so(server, kind, tmp_path):
     server.get_faults = [reset()]
     with pytest.raises(JudgeUnavailable):

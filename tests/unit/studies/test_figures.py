@@ -139,16 +139,6 @@ def test_nan_breaks_a_line_and_a_lone_point_is_marked():
     assert [row["x"] for row in rows(chart, mark)] == [6]
 
 
-def test_events_are_lines_with_words_inside_the_plot():
-    chart = curves(
-        [Series("a", [Point(0, 1), Point(10, 2)])], title="t", events=[EventMark(1, "warning"), EventMark(9, "fell")]
-    )
-    words = rows(chart, layers(chart, "text")[-1])
-    assert [(row["x"], row["word"], row["dx"] > 0) for row in words] == [(1, "warning", True), (9, "fell", False)]
-    assert words[0]["dy"] != words[1]["dy"]
-    assert len(layers(chart, "rule")) == 1
-
-
 def test_dots_show_levels_runs_and_the_baseline():
     known, unknown = seed_mean([1.0, 2.0, 3.0]), seed_mean([2.0])
     levels = [

@@ -122,13 +122,6 @@ def test_the_finding_names_what_it_can_and_cannot_tell(make_study):
     assert "1 of 12 jobs have no result (1 failed)" in conclusion.caveat
 
 
-def test_one_seed_is_not_evidence(make_study):
-    study = read_study(make_study(seeds=1))
-    sections = build_sections(study)
-    conclusion = write_conclusion(study, sections)
-    assert conclusion.sentence.count("[no interval]") == 3 and conclusion.caveat.startswith("One seed cannot tell")
-
-
 def test_what_nobody_scored_is_not_one_shared_seed(make_study):
     """Both seeds of both levels are there, the metric is not: no number of seeds would help."""
     directory = make_study(seeds=2)
