@@ -88,9 +88,7 @@ def test_openai_itself_is_told_the_limit_by_its_new_name(monkeypatch):
     assert "max_tokens" not in body and "temperature" not in body
 
 
-@pytest.mark.parametrize(
-    "structured, form", [("json_object", {"type": "json_object"}), ("none", None)], ids=["object", "none"]
-)
+@pytest.mark.parametrize("structured, form", [("json_object", {"type": "json_object"}), ("none", None)])
 def test_weaker_forms_of_structure(server, tmp_path, structured, form):
     client = connect(server.url, "openai_compatible", tmp_path, structured=structured)
     client.complete_many([question(0, schema={"type": "object"})])
@@ -132,9 +130,8 @@ def test_a_storm_meets_one_attempt_at_a_time(server, kind, tmp_path):
     server.always = lambda asked: status(529, retry_after="0.02") if asked.number < refusals else None
     responses = client.complete_many([question(i) for i in range(40)])
     assert len(responses) == 40
-    first_wave = 16
     assert len(server.asked) == 40 + refusals
-    assert server.most_at_once <= first_wave
+    assert server.most_at_once <= 16
     assert_ledger_is_the_servers(client, server, kind)
 
 
@@ -224,16 +221,15 @@ def test_a_service_that_asks_for_hours_is_not_waited_for(server, kind, tmp_path)
         connect(server.url, kind, tmp_path).complete_many([question(0)])
 
 
-def test_a_service_that_is_down_and_back(kind, tmp_path):
+def test_a_service_that_is_down_and_back(server, kind, tmp_path):
     """Nothing is lost or paid twice, whatever was answered before it went down."""
-    with JudgeServer() as server:
-        client = connect(server.url, kind, tmp_path, parallel=2, retries=1)
-        server.always = lambda asked: reset(charged=False) if asked.number >= 6 else None
-        with pytest.raises(JudgeUnavailable, match="6 of 20 requests are answered and stored"):
-            client.complete_many([question(i) for i in range(20)])
-        server.always = lambda asked: None
+    client = connect(server.url, kind, tmp_path, parallel=2, retries=1)
+    server.always = lambda asked: reset(charged=False) if asked.number >= 6 else None
+    with pytest.raises(JudgeUnavailable, match="6 of 20 requests are answered and stored"):
         client.complete_many([question(i) for i in range(20)])
-        assert server.billed_requests == 20
+    server.always = lambda asked: None
+    client.complete_many([question(i) for i in range(20)])
+    assert server.billed_requests == 20
 
 
 def test_nobody_listens(kind, tmp_path):
@@ -478,7 +474,7 @@ def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypa
         judge_of(run)
 
 
-@pytest.mark.parametrize("factor", [50, -1])
+@pytest.mark.parametrize("factor", [50, -1, 10**30])  # the last has more digits than SQLite holds; once a traceback
 def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
     factor, server, kind, tmp_path, monkeypatch, capsys
 ):
@@ -488,17 +484,10 @@ def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
     reserved = client.channel.question(question(0)).reserve_usd
     (completion,) = client.complete_many([question(0)])
     assert completion.cost_usd == reserved > 0
+    assert factor != 10**30 or completion.usage == Usage()
     assert client.ledger.spent_usd == client.channel.store.counted_usd("run") == reserved
     assert all(tokens >= 0 for tokens in astuple(client.ledger.usage))
     client.complete_many([question(1)])
     printed = " ".join(capsys.readouterr().out.split())
-    if factor > 0 or kind == "anthropic":  # counts below zero are none to OpenAI's backend
+    if factor == 50 or (factor < 0 and kind == "anthropic"):  # counts below zero are none to OpenAI's backend
         assert printed.count("Compare the ledger with the service's bill") == 1
-
-
-def test_counts_that_are_no_numbers_of_tokens(server, kind, tmp_path, monkeypatch):
-    """More digits than SQLite holds; once a traceback."""
-    monkeypatch.setattr(judge_server, "COUNTED", 10**30)
-    client = connect(server.url, kind, tmp_path)
-    (completion,) = client.complete_many([question(0)])
-    assert completion.cost_usd == client.channel.question(question(0)).reserve_usd and completion.usage == Usage()

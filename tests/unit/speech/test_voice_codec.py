@@ -147,7 +147,7 @@ def test_fitting_is_repeatable(clips):
     assert first.fingerprint == again.fingerprint != Codec.fit(clips, seed=4).fingerprint
 
 
-def test_files(tmp_path):
+def test_files(tmp_path, monkeypatch):
     CODEC.save(tmp_path / "codec")
     loaded = Codec.load(tmp_path / "codec")
     assert loaded.sizes == CODEC.sizes
@@ -157,9 +157,6 @@ def test_files(tmp_path):
     (tmp_path / "codec" / "codec.safetensors").write_bytes(b"damaged")
     with pytest.raises(ArtifactError, match="is not a codec"):
         Codec.load(tmp_path / "codec")
-
-
-def test_a_codec_of_another_version(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_lab.packs.speech.sound.codec.VERSION", 99)
     CODEC.save(tmp_path)
     monkeypatch.undo()
