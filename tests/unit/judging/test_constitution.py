@@ -25,8 +25,7 @@ def write(directory, text: str):
 
 def test_the_shipped_constitutions_name_principles_that_the_world_knows():
     sft, preferences = (load_constitution(FOLDER / f"{name}.yml") for name in ("sft", "preferences"))
-    assert len(sft.names) == 7 and set(sft.names) == set(PRINCIPLES)
-    assert set(preferences.names) <= set(PRINCIPLES) and preferences.instructions["judge"]
+    assert set(sft.names) == set(PRINCIPLES) >= set(preferences.names)
 
 
 @pytest.mark.parametrize(

@@ -63,16 +63,6 @@ def test_answers_do_not_depend_on_who_else_asks(model, tmp_path):
     assert alone.stop == ("truncated" if alone.usage.output_tokens == 12 else "end")
 
 
-def test_draws_at_a_temperature_differ_and_are_the_same_again(model, tmp_path):
-    requests = [ask(0, draw=draw) for draw in range(4)]
-    warm = judge(model, tmp_path, temperature=1.0)
-    first, again = warm.complete_many(requests), warm.complete_many(requests[::-1])[::-1]
-    assert first == again
-    assert len({response.text for response in first}) > 1
-    cold = judge(model, tmp_path).complete_many(requests)
-    assert len({response.text for response in cold}) == 1
-
-
 def test_limits_of_each_request_hold(model, tmp_path):
     responses = judge(model, tmp_path).complete_many([ask(0, max_tokens=3), ask(0, max_tokens=9)])
     assert responses[0].usage.output_tokens <= 3 and responses[1].usage.output_tokens <= 9
@@ -202,6 +192,8 @@ def test_draws_do_not_depend_on_their_batch(model, tmp_path, batch_rows):
     backend = judge(model, tmp_path, temperature=1.0, batch_rows=batch_rows)
     assert backend.complete_many(requests) == alone
     assert len({response.text for response in alone}) > 3
+    cold = judge(model, tmp_path, batch_rows=batch_rows).complete_many([ask(0, draw=draw) for draw in range(4)])
+    assert len({response.text for response in cold}) == 1
 
 
 def loaded(model, notes: list[str], **options) -> Completer:

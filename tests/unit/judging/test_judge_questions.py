@@ -24,7 +24,7 @@ from rlhf_lab.packs.judging.judges.pairwise import (
     read_vote,
 )
 from rlhf_lab.packs.judging.judges.requests import Completion
-from rlhf_lab.packs.judging.judges.rubric import SHIPPED, grade_request, grade_responses, load_rubric, read_grades
+from rlhf_lab.packs.judging.judges.rubric import grade_request, grade_responses, load_rubric, read_grades
 
 PROMPT = "\n\nHuman: hi\n\nAssistant:"
 
@@ -180,11 +180,6 @@ def test_a_rubric_of_one_s_own(tmp_path):
     assert read_grades(says(tone=3, correctness=11), rubric).unscored == "invalid"
     by_criteria, _ = comparison_requests(Candidates(PROMPT, "a", "b"), rubric)
     assert "- correctness: the reply is right about our product" in by_criteria.system
-
-
-def test_the_shipped_rubric_has_the_criteria_of_the_embedded_world():
-    assert load_rubric().names == CRITERIA
-    assert load_rubric() == load_rubric(SHIPPED) and len(load_rubric().digest) == 64
 
 
 def test_all_criteria_in_one_request_and_one_bad_grade_leaves_all_out():

@@ -19,11 +19,6 @@ def agents_of(server: JudgeServer, outputs, *overrides: str):
     return planned("agent_bench", *llm, f"outputs={outputs}", *overrides)
 
 
-def test_a_named_model_is_no_problem_and_nobody_is_asked(server):
-    assert missing_model(OpenAICompatible(model="m", base_url=server.openai_url)) == ""
-    assert server.gets == []
-
-
 def test_the_refusal_says_what_the_server_has(server, tmp_path):
     server.models = ["qwen-7b", "llama-8b"]
     problem = f"agent.service.model is not set; {server.openai_url} serves qwen-7b, llama-8b: write agent.service.model"

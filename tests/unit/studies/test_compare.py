@@ -15,6 +15,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.setting_changes import setting_changes
+from rlhf_lab.reports.comparison.view import cells
 
 
 def write_run(
@@ -51,6 +52,7 @@ def test_the_test_is_paired_by_prompt(tmp_path):
     assert found.versus.p_value == pytest.approx(2 * stats.t.sf(2 * 3**0.5, 2))
     assert found.p_holm == found.versus.p_value  # one test is its own family
     assert (found.a.mean, found.b.mean) == pytest.approx((2 / 3, 8 / 3))
+    assert cells(found)[0] == "gold reward" and cells(found)[3].startswith("+2.0")
 
 
 def test_replies_to_one_prompt_are_averaged_before_pairing(tmp_path):

@@ -12,6 +12,7 @@ from test_compare import responses, write_run
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.compare import find_sides
+from rlhf_lab.reports.comparison.notes import run_notes
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.scales import Mismatch, mismatches, refuse_two_worlds
 from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
@@ -135,6 +136,15 @@ def test_sides_that_differ_and_sides_that_do_not_are_worded():
     assert text.startswith("Not distinguishable from `A`: `B` (+0.4 ") and "Not tested against `A`: `C`." in text
     assert f"about {seeds} seeds would find it" in text
     assert "seeds would find it" not in indistinguishable({"`B`": unclear}, "`A`", unit="prompt")
+
+
+def test_remarks_name_what_is_not_alike(tmp_path):
+    a = write_run(tmp_path / "a", responses(0.0, 1.0), config="rollout: {temperature: 1.0}\n", status="failed")
+    b = write_run(tmp_path / "b", responses(0.0, 1.0, text="other"), config="rollout: {temperature: 0.7}\n")
+    notes = run_notes(*find_sides(a, b))
+    assert len(notes) == 3 and notes[0].startswith("A is failed: its partial results are compared")
+    twin = write_run(tmp_path / "twin", responses(2.0, 3.0, text="other"), config="rollout: {temperature: 0.7}\n")
+    assert not run_notes(*find_sides(twin, b))
 
 
 def test_numbers_without_rows_are_tested_from_their_intervals(tmp_path):

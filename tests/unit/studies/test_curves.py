@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from rlhf_lab.reports.report import write_study_report
+from rlhf_lab.reports.study.curves import curves
+from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.studies.curves import curve_conclusion, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study, read_study
@@ -130,3 +132,5 @@ def test_the_report_has_figure_table_and_finding(make_curves):
     assert figure.count('stroke-dasharray="5,4"') == 3 + 1 and figure.count('stroke-width="2.2"') == 3
     assert "nan" not in figure.lower() and "infinity" not in figure.lower()
     assert (study.path / "overoptimization.png").is_file()
+    section = curves(StudyResults(study))
+    assert list(section.files) == ["overoptimization"] and section.table.rows[4][5] == "0 of 3 turn"

@@ -28,6 +28,7 @@ from rlhf_lab.figures.charts import (
 )
 from rlhf_lab.figures.labels import NARROW, TextLabel, place_labels
 from rlhf_lab.figures.layers import Chart, EventMark, span
+from rlhf_lab.figures.vegalite import MarkLayer, channel, layered
 from rlhf_lab.results.samples import pack
 from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, seed_mean
@@ -72,6 +73,23 @@ def every_kind(name: str = "gold") -> list[Chart]:
 def test_specifications_are_vega_lite():
     for chart in every_kind():
         assert alt.LayerChart.from_dict(chart.specification, validate=True)
+
+
+def test_layers_share_what_stands_before_them():
+    """A step returns another layer; objects are sorted; a second end has no type; one table is named once."""
+    base = MarkLayer("rows0").encode(x=channel("x:Q", scale={"nice": False, "domain": [0, 1]}))
+    ends = base.where("isValid(datum.low)").mark("rule", size=2, clip=True).encode(x2="high:Q")
+    dots = base.mark("point").encode(y="name:N")
+    selected = layered([ends, dots], [{"name": "zoom"}], 100, 50)
+    first, second = selected["layer"]
+    assert selected["data"] == {"name": "rows0"} and "data" not in first
+    assert list(first["mark"]) == ["type", "clip", "size"] and first["encoding"]["x2"] == {"field": "high"}
+    assert list(first["encoding"]["x"]["scale"]) == ["domain", "nice"]
+    assert first["transform"] == [{"filter": "isValid(datum.low)"}] and "transform" not in second
+    assert second["encoding"]["y"] == {"field": "name", "type": "nominal"} and "x2" not in second["encoding"]
+    assert selected["params"] == [{"name": "zoom", "views": [first["name"]]}]
+    two = layered([ends, MarkLayer("rows1").mark("point")], [], 100, 50)
+    assert "data" not in two and [layer["data"]["name"] for layer in two["layer"]] == ["rows0", "rows1"]
 
 
 def test_text_from_data_is_data():

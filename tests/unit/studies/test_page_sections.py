@@ -8,12 +8,19 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports import sections
+from rlhf_lab.reports.monitor.lights import lights
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.reward.parts import criteria
 from rlhf_lab.reports.run.corpus import corpus, corpus_dots
 from rlhf_lab.reports.run.origin import data_reports
-from rlhf_lab.reports.sections import PageSection, ReportTable, section_givers
+from rlhf_lab.reports.sections import PageSection, ReportTable, page_sections, section_givers
+from rlhf_lab.reports.study.header import jobs
+from rlhf_lab.reports.study.pareto_fronts import fronts
+from rlhf_lab.reports.study.paths import paths
+from rlhf_lab.reports.study.policies import pairs
+from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.studies.frame import read_study
 
 
 def weather(run):
@@ -88,6 +95,18 @@ def test_a_giver_that_raises_ends_the_report_with_its_own_error(make_run, monkey
     with pytest.raises(RuntimeError, match="no tide table"):
         write_report(directory)
     assert not (directory / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_sections_without_content_are_left_out(make_run, make_study):
+    run = read_run(make_run())
+    assert lights(run).values["lights"]
+    shown = page_sections("run", run)
+    assert {"header", "policies", "settings"} <= shown.keys() < section_givers("run").keys()
+    results = StudyResults(read_study(make_study()))
+    assert fronts(results).values == {"boxes": []}  # a study without fronts
+    assert paths(results) is not None and jobs(results) is not None
+    assert pairs(results) is None or pairs(results).values
 
 
 def with_metrics(directory, numbers: dict[str, float]):

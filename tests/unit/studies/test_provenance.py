@@ -65,12 +65,6 @@ def test_stages_before_a_run_count_once(make_run):
     assert Provenance.from_dict(json.loads(json.dumps(provenance.to_dict()))) == provenance
 
 
-def test_runs_that_do_not_record_something_leave_it_out(make_run):
-    provenance, definitions = provenance_of([make_run()])
-    assert definitions == {} and provenance.code == "" and provenance.machines == ()
-    assert provenance.cpu_seconds is None and provenance.parameters == ()
-
-
 def test_the_digest_ignores_files_and_sees_definitions():
     moved = {"rlhf_lab/elsewhere.py:dpo": "aa", "rlhf_lab/training/loop.py:train": "bb"}
     assert code_digest(moved) == code_digest(CODE)

@@ -10,6 +10,7 @@ from hydra._internal.core_plugins import basic_sweeper
 from synthetic_runs import write_study
 
 from rlhf_lab.config import compose
+from rlhf_lab.config.study_levels import planned_seeds
 from rlhf_lab.config.study_settings import Prediction, StudySettings
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.studies.claims import CONFIRMED, REFUTED
@@ -91,7 +92,7 @@ def test_a_value_that_is_swept_twice_is_refused():
 def test_seeds_are_those_of_the_sweep_and_then_the_next_integers():
     words = ["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=4"]
     command = compose.check_command([*words, "seed=100,105"])
-    assert [job["seed"] for job in command.jobs[::3]] == [100, 105, 106, 107]
+    assert [job["seed"] for job in command.jobs[::3]] == planned_seeds([100, 105], 4) == [100, 105, 106, 107]
     with pytest.raises(ConfigError, match=r"has 5 seeds, more than study\.max_seeds=4"):
         compose.check_command([*words, "seed=0,1,2,3,4"])
     smoke = compose.check_command([*words, "size=smoke"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlhf_lab.reports.study.metric_tables import level_dots
 from rlhf_lab.results.wording import two_digits
 from rlhf_lab.statistics.inference import minimum_detectable_effect, paired_difference
 from rlhf_lab.studies.finding import write_conclusion
@@ -111,5 +112,6 @@ def test_levels_are_compared_within_each_value_of_by(divided):
     large, both = verdicts(study)
     assert large.comparison.difference.n == 2 and both.comparison.difference.n == 4
     assert large.claim.endswith("(large)")
+    assert "large: buffer mixed" in json.dumps(level_dots(study, build_sections(study)).specification)
     without_claims = write_conclusion(replace(study, predicts=()), build_sections(study)).sentence
     assert "Gold reward (small) is" in without_claims and "Gold reward (large) is" in without_claims
