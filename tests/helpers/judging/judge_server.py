@@ -18,11 +18,15 @@ they can be counted by hand. Requests that the services would refuse, such as a 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -688,6 +692,25 @@ def connect(url: str, kind: str, outputs: Any, account: str = "run", pause_s: fl
         return JudgeClient(anthropic.AnthropicBackend(chosen), chosen, caller, pause_s=pause_s)
     compatible = OpenAICompatible(**values)
     return JudgeClient(openai_compatible.OpenAIBackend(compatible), compatible, caller, pause_s=pause_s)
+
+
+def start_client(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start a Python process whose code can import this module."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": path} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
 
 
 def assert_ledger_is_the_servers(client: Any, server: JudgeServer, kind: str) -> None:

@@ -95,7 +95,5 @@ def test_wrong_input_is_refused(tmp_path):
         read_canaries(str(source))
     with pytest.raises(ConfigError) as error:
         canaries_command([str(source), "to=out.csv", "n=0", "repeat=1"])
-    message = str(error.value)
-    assert (
-        "n=0 is not an integer of 1 or more" in message and "did you mean" in message and "to=planted.jsonl" in message
-    )
+    for part in ("n=0 is not an integer of 1 or more", "did you mean", "to=planted.jsonl"):
+        assert part in str(error.value)

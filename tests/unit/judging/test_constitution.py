@@ -25,8 +25,7 @@ def write(directory, text: str):
 
 def test_the_shipped_constitutions_name_principles_that_the_world_knows():
     sft, preferences = (load_constitution(FOLDER / f"{name}.yml") for name in ("sft", "preferences"))
-    assert len(sft.names) == 7 and set(sft.names) == set(PRINCIPLES)
-    assert set(preferences.names) <= set(PRINCIPLES) and preferences.instructions["judge"]
+    assert set(sft.names) == set(PRINCIPLES) >= set(preferences.names)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +64,6 @@ def test_the_text_decides_the_key_and_the_name_of_the_file_does_not(tmp_path):
     assert key(copy) == first
     path.write_text(MINE.replace("friendly", "curt"))
     assert key(path) != first
-
-
-def test_the_judge_is_part_of_the_key_and_what_asking_costs_is_not():
-    first = planned("synthetic_sft").settings_key
-    assert planned("synthetic_sft", "judge.repairs=0.5").settings_key != first
-    served = ("judge=openai_compatible", "judge.model=m")
-    key = planned("synthetic_sft", *served).settings_key
-    assert planned("synthetic_sft", *served, "judge.parallel=2").settings_key == key != first
 
 
 def test_requests_say_the_principles_and_fence_what_is_judged(tmp_path):

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
 
-import judge_server
 import pytest
 from judge_server import (
     PRICES,
     Asked,
-    JudgeServer,
     Said,
     assert_ledger_is_the_servers,
     connect,
     hang,
     question,
     reset,
+    start_client,
     status,
+    wait_until,
 )
 
 from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable
 from rlhf_lab.packs.judging.judges import batches
 from rlhf_lab.packs.judging.judges.service import ServiceError
 from rlhf_lab.packs.judging.judges.store import Store
-
-
-@pytest.fixture
-def server():
-    with JudgeServer() as running:
-        yield running
-
-
-@pytest.fixture(params=("anthropic", "openai_compatible"))
-def kind(request):
-    return request.param
 
 
 def questions(count: int) -> list:
@@ -187,15 +171,6 @@ def test_a_batch_that_is_refused_as_a_whole(server, tmp_path):
     assert client.ledger.counted_usd == 0
 
 
-def test_a_service_without_batches_says_what_to_do(server, kind, tmp_path):
-    server.always = lambda asked: status(404, "no such page")
-    with pytest.raises(JudgeUnavailable, match="no such page"):
-        connect(server.url, kind, tmp_path, batches=True).complete_many(questions(2))
-    server.always = lambda asked: None
-    assert len(connect(server.url, kind, tmp_path).complete_many(questions(2))) == 2
-    assert server.billed_requests == 2
-
-
 def test_a_batch_that_another_key_sent_says_so(server, kind, tmp_path):
     server.get_faults = [reset()]
     with pytest.raises(JudgeUnavailable):
@@ -272,16 +247,10 @@ def test_kill_9_of_the_client(server, kind, tmp_path, position):
     is_post = "/messages/batches" if kind == "anthropic" else "/v1/batches"
     if position == "in_the_post":
         server.always = lambda asked: hang(30.0) if asked.path.endswith(is_post) else None
-    path = os.pathsep.join([str(Path(judge_server.__file__).parent), os.environ["PYTHONPATH"]])
-    process = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, server.url, kind, str(tmp_path)], env=os.environ | {"PYTHONPATH": path}
-    )
-    end = time.monotonic() + 30
-    while not (server.batches and (position == "in_the_post" or server.batches["batch_0"].looks_left < 10**6)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    process = start_client(CLIENT, server.url, kind, tmp_path)
+    wait_until(lambda: server.batches and (position == "in_the_post" or server.batches["batch_0"].looks_left < 10**6))
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     server.always = lambda asked: None
     server.batches["batch_0"].looks_left = 2
 

@@ -29,6 +29,8 @@ from judge_server import (
 from support import checked
 
 from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable, MissingDependency
+from rlhf_lab.packs.judging.judges.backends.openai_compatible import OpenAIBackend
+from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.client import estimate
 from rlhf_lab.packs.judging.judges.context import judge_of
@@ -36,19 +38,6 @@ from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_reques
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.service import ServiceAnswer
 from rlhf_lab.packs.judging.judges.store import Store
-
-KINDS = ("anthropic", "openai_compatible")
-
-
-@pytest.fixture
-def server():
-    with JudgeServer() as running:
-        yield running
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
 
 
 def test_answers_come_in_order_and_are_paid_once(server, kind, tmp_path):
@@ -93,18 +82,13 @@ def test_what_is_sent(server, kind, tmp_path):
 
 
 def test_openai_itself_is_told_the_limit_by_its_new_name(monkeypatch):
-    from rlhf_lab.packs.judging.judges.backends.openai_compatible import OpenAIBackend
-    from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
-
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     body = OpenAIBackend(OpenAICompatible(model="gpt-6-luna", temperature=None)).body(question(0))
     assert body["max_completion_tokens"] == 64
     assert "max_tokens" not in body and "temperature" not in body
 
 
-@pytest.mark.parametrize(
-    "structured, form", [("json_object", {"type": "json_object"}), ("none", None)], ids=["object", "none"]
-)
+@pytest.mark.parametrize("structured, form", [("json_object", {"type": "json_object"}), ("none", None)])
 def test_weaker_forms_of_structure(server, tmp_path, structured, form):
     client = connect(server.url, "openai_compatible", tmp_path, structured=structured)
     client.complete_many([question(0, schema={"type": "object"})])
@@ -138,14 +122,6 @@ def test_refused_attempts_are_repeated_when_the_service_says(server, kind, tmp_p
     assert_ledger_is_the_servers(client, server, kind)
 
 
-def test_the_sdk_itself_repeats_nothing(server, kind, tmp_path):
-    client = connect(server.url, kind, tmp_path, retries=0)
-    server.always = lambda asked: status(529)
-    with pytest.raises(JudgeUnavailable):
-        client.complete_many([question(0)])
-    assert len(server.asked) == 1
-
-
 def test_a_storm_meets_one_attempt_at_a_time(server, kind, tmp_path):
     """The first wave is as wide as there are threads; then one attempt runs alone until one gets through."""
     client = connect(server.url, kind, tmp_path, parallel=16, retries=6)
@@ -154,9 +130,8 @@ def test_a_storm_meets_one_attempt_at_a_time(server, kind, tmp_path):
     server.always = lambda asked: status(529, retry_after="0.02") if asked.number < refusals else None
     responses = client.complete_many([question(i) for i in range(40)])
     assert len(responses) == 40
-    first_wave = 16
     assert len(server.asked) == 40 + refusals
-    assert server.most_at_once <= first_wave
+    assert server.most_at_once <= 16
     assert_ledger_is_the_servers(client, server, kind)
 
 
@@ -246,16 +221,15 @@ def test_a_service_that_asks_for_hours_is_not_waited_for(server, kind, tmp_path)
         connect(server.url, kind, tmp_path).complete_many([question(0)])
 
 
-def test_a_service_that_is_down_and_back(kind, tmp_path):
+def test_a_service_that_is_down_and_back(server, kind, tmp_path):
     """Nothing is lost or paid twice, whatever was answered before it went down."""
-    with JudgeServer() as server:
-        client = connect(server.url, kind, tmp_path, parallel=2, retries=1)
-        server.always = lambda asked: reset(charged=False) if asked.number >= 6 else None
-        with pytest.raises(JudgeUnavailable, match="6 of 20 requests are answered and stored"):
-            client.complete_many([question(i) for i in range(20)])
-        server.always = lambda asked: None
+    client = connect(server.url, kind, tmp_path, parallel=2, retries=1)
+    server.always = lambda asked: reset(charged=False) if asked.number >= 6 else None
+    with pytest.raises(JudgeUnavailable, match="6 of 20 requests are answered and stored"):
         client.complete_many([question(i) for i in range(20)])
-        assert server.billed_requests == 20
+    server.always = lambda asked: None
+    client.complete_many([question(i) for i in range(20)])
+    assert server.billed_requests == 20
 
 
 def test_nobody_listens(kind, tmp_path):
@@ -321,12 +295,6 @@ def test_half_a_character_in_a_question_does_not_stop_it(server, kind, tmp_path)
     client.complete_many(requests)
     assert {requested.question for requested in server.asked} >= {"half \ufffd of it"}
     assert all(completion.stored for completion in client.complete_many(requests))
-
-
-def test_an_answer_without_a_count_costs_the_most_that_it_can(server, kind, tmp_path):
-    channel: Channel = connect(server.url, kind, tmp_path).channel
-    requested = channel.question(question(0))
-    assert channel.completion(requested, ServiceAnswer("fine")).cost_usd == requested.reserve_usd > 0
 
 
 def test_a_server_that_counts_nothing_costs_what_was_reserved(server, tmp_path, capsys):
@@ -495,13 +463,8 @@ def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypa
     url = server.url if kind == "anthropic" else server.openai_url
     config = checked("sft", f"judge={kind}", f"judge.base_url={url}", "judge.model=mine", f"outputs={tmp_path}")
     directory = tmp_path / "runs" / "sft-1"
-    run = SimpleNamespace(
-        config=config,
-        directory=directory,
-        corpus=SimpleNamespace(oracle=None, rubric=None),
-        device="cpu",
-        note=lambda text: None,
-    )
+    corpus = SimpleNamespace(oracle=None, rubric=None)
+    run = SimpleNamespace(config=config, directory=directory, corpus=corpus, device="cpu", note=lambda text: None)
     judge = judge_of(run)
     assert [completion.text for completion in judge.complete_many([question(0)])] == ["an answer to question 0"]
     assert Store(tmp_path / "judges.sqlite").ledger("sft-1").requests == 1
@@ -511,7 +474,7 @@ def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypa
         judge_of(run)
 
 
-@pytest.mark.parametrize("factor", [50, -1])
+@pytest.mark.parametrize("factor", [50, -1, 10**30])  # the last has more digits than SQLite holds; once a traceback
 def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
     factor, server, kind, tmp_path, monkeypatch, capsys
 ):
@@ -521,17 +484,10 @@ def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
     reserved = client.channel.question(question(0)).reserve_usd
     (completion,) = client.complete_many([question(0)])
     assert completion.cost_usd == reserved > 0
+    assert factor != 10**30 or completion.usage == Usage()
     assert client.ledger.spent_usd == client.channel.store.counted_usd("run") == reserved
     assert all(tokens >= 0 for tokens in astuple(client.ledger.usage))
     client.complete_many([question(1)])
     printed = " ".join(capsys.readouterr().out.split())
-    if factor > 0 or kind == "anthropic":  # counts below zero are none to OpenAI's backend
+    if factor == 50 or (factor < 0 and kind == "anthropic"):  # counts below zero are none to OpenAI's backend
         assert printed.count("Compare the ledger with the service's bill") == 1
-
-
-def test_counts_that_are_no_numbers_of_tokens(server, kind, tmp_path, monkeypatch):
-    """More digits than SQLite holds; once a traceback."""
-    monkeypatch.setattr(judge_server, "COUNTED", 10**30)
-    client = connect(server.url, kind, tmp_path)
-    (completion,) = client.complete_many([question(0)])
-    assert completion.cost_usd == client.channel.question(question(0)).reserve_usd and completion.usage == Usage()

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import judge_server
 import pytest
-from judge_server import JudgeServer, Said, connect, question, status
+from judge_server import Said, connect, question, start_client, status
 
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
@@ -38,29 +32,21 @@ except Exception as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["anthropic", "openai_compatible"])
 @pytest.mark.parametrize("says_it", [False, True], ids=["loud_logs", "service_says_the_key"])
-def test_a_planted_key_is_found_nowhere(kind, says_it, tmp_path):
+def test_a_planted_key_is_found_nowhere(server, kind, says_it, tmp_path):
     """With the logs of the SDKs and of everything else at their loudest; and with a service that says the key itself.
 
     What a service says is in the loudest logs of the SDKs as it is, so the two do not go together.
     """
     word = KEY if says_it else "it"
-    with JudgeServer() as server:
-        server.answer = lambda asked: Said(f"you sent {word}, is that right?")
-        refusal = status(401, f"Incorrect API key provided: {word}. Bearer {word}", X_Echo=word)
-        server.always = lambda asked: refusal if "question 1000" in str(asked.body) else None
-        path = os.pathsep.join([str(Path(judge_server.__file__).parent), os.environ["PYTHONPATH"]])
-        loud = {} if says_it else {"ANTHROPIC_LOG": "debug", "OPENAI_LOG": "debug"}
-        done = subprocess.run(
-            [sys.executable, "-c", CLIENT, server.url, kind, str(tmp_path), "INFO" if says_it else "DEBUG"],
-            env=os.environ | {"PYTHONPATH": path, "PLANTED": KEY} | loud,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert f"Bearer {KEY}" in server.keys  # it was sent where it belongs
-    printed = done.stdout + done.stderr
+    server.answer = lambda asked: Said(f"you sent {word}, is that right?")
+    refusal = status(401, f"Incorrect API key provided: {word}. Bearer {word}", X_Echo=word)
+    server.always = lambda asked: refusal if "question 1000" in str(asked.body) else None
+    loud = {} if says_it else {"ANTHROPIC_LOG": "debug", "OPENAI_LOG": "debug"}
+    level = "INFO" if says_it else "DEBUG"
+    process = start_client(CLIENT, server.url, kind, tmp_path, level, PLANTED=KEY, **loud)
+    printed = "".join(process.communicate(timeout=60))
+    assert f"Bearer {KEY}" in server.keys  # it was sent where it belongs
     shown = "[key]" if says_it else "it"
     assert f"you sent {shown}, is that right?" in printed and "401" in printed, printed[-2000:]
     assert "JudgeUnavailable" in printed
@@ -71,14 +57,12 @@ def test_a_planted_key_is_found_nowhere(kind, says_it, tmp_path):
     assert not [file for file in files if KEY.encode() in file.read_bytes()]
 
 
-@pytest.mark.parametrize("kind", ["anthropic", "openai_compatible"])
-def test_errors_and_their_causes_hold_no_key(kind, tmp_path, monkeypatch):
+def test_errors_and_their_causes_hold_no_key(server, kind, tmp_path, monkeypatch):
     monkeypatch.setenv("PLANTED", KEY)
-    with JudgeServer() as server:
-        server.always = lambda asked: status(403, f"no access for {KEY}")
-        client = connect(server.url, kind, tmp_path, api_key_env="PLANTED")
-        with pytest.raises(JudgeUnavailable) as caught:
-            client.complete_many([question(0)])
+    server.always = lambda asked: status(403, f"no access for {KEY}")
+    client = connect(server.url, kind, tmp_path, api_key_env="PLANTED")
+    with pytest.raises(JudgeUnavailable) as caught:
+        client.complete_many([question(0)])
     error: BaseException | None = caught.value
     assert "no access for [key]" in str(error)
     while error is not None:

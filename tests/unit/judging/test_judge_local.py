@@ -32,8 +32,8 @@ WITHOUT_SYSTEM = (
 )
 
 
-def chat_model(directory, template: str):
-    specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+def chat_model(directory, template: str, *more: str):
+    specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", *more]
     tokenizer = bpe(TEXTS, 400, specials, eos_token="<|endoftext|>")
     tokenizer.chat_template = template
     return save_tiny("llama", tokenizer, directory)
@@ -61,16 +61,6 @@ def test_answers_do_not_depend_on_who_else_asks(model, tmp_path):
     assert alone.cost_usd == 0 and alone.usage.input_tokens > 10
     assert 0 < alone.usage.output_tokens <= 12
     assert alone.stop == ("truncated" if alone.usage.output_tokens == 12 else "end")
-
-
-def test_draws_at_a_temperature_differ_and_are_the_same_again(model, tmp_path):
-    requests = [ask(0, draw=draw) for draw in range(4)]
-    warm = judge(model, tmp_path, temperature=1.0)
-    first, again = warm.complete_many(requests), warm.complete_many(requests[::-1])[::-1]
-    assert first == again
-    assert len({response.text for response in first}) > 1
-    cold = judge(model, tmp_path).complete_many(requests)
-    assert len({response.text for response in cold}) == 1
 
 
 def test_limits_of_each_request_hold(model, tmp_path):
@@ -103,13 +93,6 @@ def test_questions_that_are_cut_are_noted(model, tmp_path):
     assert "2 of 2 questions to the judge are longer than judge.max_prompt_tokens=16" in notes[0]
 
 
-def test_nothing_is_sent(model, tmp_path):
-    backend = judge(model, tmp_path)
-    assert str(estimate(backend, [ask(0), ask(0), ask(1)])).endswith("2 to send; nothing is sent")
-    assert backend.identity["kind"] == "local"
-    assert not (tmp_path / "judges.sqlite").exists()
-
-
 # --- tools and stop texts
 
 TOOLS = "{{ tools | tojson if tools }}" + CHATML.replace(
@@ -121,10 +104,7 @@ OSLO = '[CALL]{"name": "search", "arguments": {"city": "Oslo"}}'
 
 
 def tools_model(directory):
-    specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "[CALL]"]
-    tokenizer = bpe(TEXTS, 400, specials, eos_token="<|endoftext|>")
-    tokenizer.chat_template = TOOLS
-    return save_tiny("llama", tokenizer, directory)
+    return chat_model(directory, TOOLS, "[CALL]")
 
 
 def says(backend: LocalBackend, policy, monkeypatch) -> list[str]:
@@ -212,33 +192,21 @@ def test_draws_do_not_depend_on_their_batch(model, tmp_path, batch_rows):
     backend = judge(model, tmp_path, temperature=1.0, batch_rows=batch_rows)
     assert backend.complete_many(requests) == alone
     assert len({response.text for response in alone}) > 3
+    cold = judge(model, tmp_path, batch_rows=batch_rows).complete_many([ask(0, draw=draw) for draw in range(4)])
+    assert len({response.text for response in cold}) == 1
 
 
-def test_a_model_is_sampled_in_batches_at_a_temperature(model, tmp_path, monkeypatch):
-    sizes = []
-    sample = LocalSampler.sample
-
-    def counted(self, model, prompts, *args):
-        sizes.append(len(prompts))
-        return sample(self, model, prompts, *args)
-
-    monkeypatch.setattr(LocalSampler, "sample", counted)
-    judge(model, tmp_path, temperature=1.0, batch_rows=4).complete_many([ask(i) for i in range(6)])
-    assert sizes == [4, 2]
+def loaded(model, notes: list[str], **options) -> Completer:
+    """The same model, loaded by whoever uses it."""
+    settings = HuggingFace(path=str(model))
+    options |= {"content": "abc", "max_prompt_tokens": 16, "section": "agent", "note": notes.append}
+    return local_completer(load_policy(model, settings), load_encoder(model, settings), **options)
 
 
 def test_a_loaded_model_answers(model, tmp_path):
     """Equal to the same model loaded from its directory, where greedy answers need no seed."""
-    settings = HuggingFace(path=str(model))
     notes: list[str] = []
-    completer = local_completer(
-        load_policy(model, settings),
-        load_encoder(model, settings),
-        content="abc",
-        max_prompt_tokens=16,
-        section="agent",
-        note=notes.append,
-    )
+    completer = loaded(model, notes)
     cut = judge(model, tmp_path, max_prompt_tokens=16)
     assert completer.complete_many([ask(0)]) == cut.complete_many([ask(0)])
     assert "1 of 1 questions to the agent are longer than agent.max_prompt_tokens=16" in notes[0]
@@ -253,17 +221,15 @@ def test_a_process_that_asks_waits_for_no_other(model, tmp_path, monkeypatch):
     monkeypatch.setattr(ranks.dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(ranks.dist, "get_rank", lambda: 0)
     backend = judge(model, tmp_path)
-    monkeypatch.setattr(LocalSampler, "_build_decoder", spied(LocalSampler._build_decoder, worlds))
-    assert len(backend.complete_many([ask(0)])) == 1
-    assert worlds == [1] and ranks.world() == 2
+    build_decoder = LocalSampler._build_decoder
 
-
-def spied(method, worlds):
     def spy(*args):
         worlds.append(ranks.world())
-        return method(*args)
+        return build_decoder(*args)
 
-    return spy
+    monkeypatch.setattr(LocalSampler, "_build_decoder", spy)
+    assert len(backend.complete_many([ask(0)])) == 1
+    assert worlds == [1] and ranks.world() == 2
 
 
 def test_nothing_is_loaded_before_it_is_asked(model, tmp_path, monkeypatch):
@@ -276,8 +242,8 @@ def test_nothing_is_loaded_before_it_is_asked(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr("rlhf_lab.packs.judging.judges.backends.local.load_policy", counted)
     backend = judge(model, tmp_path)
-    estimate(backend, [ask(0)])
-    assert not loads
+    assert str(estimate(backend, [ask(0), ask(0), ask(1)])).endswith("2 to send; nothing is sent")
+    assert not loads and not (tmp_path / "judges.sqlite").exists()
     backend.complete_many([ask(0)])
     backend.complete_many([ask(1)])
     assert loads == [1]
@@ -333,16 +299,7 @@ def test_a_conversation_that_is_too_long_loses_its_oldest_turns_and_keeps_its_in
 
 def test_a_question_that_does_not_fit_is_rejected_if_it_must_not_be_cut(model):
     notes: list[str] = []
-    settings = HuggingFace(path=str(model))
-    completer = local_completer(
-        load_policy(model, settings),
-        load_encoder(model, settings),
-        content="abc",
-        max_prompt_tokens=16,
-        section="agent",
-        note=notes.append,
-        cuts_questions=False,
-    )
+    completer = loaded(model, notes, cuts_questions=False)
     short = CompletionRequest(({"role": "user", "content": "1"},), max_tokens=4)
     rejected, answered = completer.complete_many([ask(0), short])
     assert (rejected.stop, rejected.usage.input_tokens) == ("rejected", 0)

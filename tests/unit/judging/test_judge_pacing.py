@@ -20,6 +20,7 @@ def test_a_bucket_is_full_at_the_start_and_fills_in_a_minute():
     assert bucket.delay(1, now) == pytest.approx(1.0, abs=1e-3)
     assert bucket.delay(30, now + 10) == pytest.approx(20.0, abs=1e-3)
     assert bucket.delay(1000, now + 60) == 0  # more than a minute's amount waits for a full bucket, not for ever
+    assert Bucket(0).delay(10**9, 0.0) == 0  # no limit
 
 
 @pytest.mark.parametrize(
@@ -40,10 +41,6 @@ def test_how_long_is_waited_before_another_attempt(passing, failures, asked_s, w
     with pytest.raises(ServiceError) as caught:
         wait_s(error, failures, 2, pause_s=1.0)
     assert caught.value is error
-
-
-def test_no_limit():
-    assert Bucket(0).delay(10**9, 0.0) == 0
 
 
 def test_both_limits_hold():

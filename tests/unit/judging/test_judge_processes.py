@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import judge_server
 import pytest
-from judge_server import PRICES, JudgeServer, assert_ledger_is_the_servers, connect, hang, question
+from judge_server import (
+    PRICES,
+    assert_ledger_is_the_servers,
+    connect,
+    hang,
+    question,
+    start_client,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
-
-KINDS = ("anthropic", "openai_compatible")
-
-
-@pytest.fixture
-def server():
-    with JudgeServer() as running:
-        yield running
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
-
 
 CLIENT = """
 import signal, sys
@@ -46,30 +34,11 @@ print(len(replies), sum(reply.stored for reply in replies), flush=True)
 """
 
 
-def start(server: JudgeServer, kind: str, outputs: Path, first: int, last: int, parallel: int = 4) -> subprocess.Popen:
-    path = os.pathsep.join([str(Path(judge_server.__file__).parent), os.environ["PYTHONPATH"]])
-    arguments = [server.url, kind, str(outputs), str(first), str(last), str(parallel)]
-    return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, *arguments],
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_until(condition, timeout: float = 30.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("keeps_keys", [True, False], ids=["keeps_keys", "keeps_none"])
 def test_kill_9_between_the_request_and_its_answer(server, kind, tmp_path, keeps_keys):
     server.keeps_keys = keeps_keys
     server.always = lambda asked: hang(1.0) if asked.number in (5, 6) else None
-    process = start(server, kind, tmp_path, 0, 12, parallel=2)
+    process = start_client(CLIENT, server.url, kind, tmp_path, 0, 12, 2)
     wait_until(lambda: server.billed_requests >= 7)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -92,7 +61,7 @@ def test_kill_9_between_the_request_and_its_answer(server, kind, tmp_path, keeps
 
 def test_an_interrupt_keeps_what_is_under_way(server, kind, tmp_path):
     server.wait_s = 0.3
-    process = start(server, kind, tmp_path, 0, 100, parallel=4)
+    process = start_client(CLIENT, server.url, kind, tmp_path, 0, 100, 4)
     wait_until(lambda: len(server.asked) >= 8)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -105,7 +74,7 @@ def test_an_interrupt_keeps_what_is_under_way(server, kind, tmp_path):
 
 def test_two_processes_that_ask_the_same_pay_once(server, kind, tmp_path):
     server.wait_s = 0.02
-    processes = [start(server, kind, tmp_path, 0, 30), start(server, kind, tmp_path, 10, 40)]
+    processes = [start_client(CLIENT, server.url, kind, tmp_path, *rows, 4) for rows in ((0, 30), (10, 40))]
     for process in processes:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0 and "30 " in out, err

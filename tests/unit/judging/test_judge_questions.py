@@ -24,7 +24,7 @@ from rlhf_lab.packs.judging.judges.pairwise import (
     read_vote,
 )
 from rlhf_lab.packs.judging.judges.requests import Completion
-from rlhf_lab.packs.judging.judges.rubric import SHIPPED, grade_request, grade_responses, load_rubric, read_grades
+from rlhf_lab.packs.judging.judges.rubric import grade_request, grade_responses, load_rubric, read_grades
 
 PROMPT = "\n\nHuman: hi\n\nAssistant:"
 
@@ -92,6 +92,7 @@ def test_answers_are_read_in_terms_of_the_row():
     assert vote('{"reason": "r", "winner": "A"}', "second").winner == "second"
     assert vote('Sure!\n```json\n{"Winner": " b "}\n```').winner == "second"
     assert vote('{"winner": "TIE"}', "second").winner == "tie"
+    assert read_object(Completion('so: {"A": 1} .')) == ({"a": 1}, None)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,6 @@ def test_answers_are_read_in_terms_of_the_row():
 )
 def test_what_is_no_verdict_is_unscored_and_kept(text, stop, unscored):
     assert vote(text, stop=stop) == Vote("first", None, text, unscored)
-
-
-def test_an_object_in_other_text():
-    assert read_object(Completion('so: {"A": 1} .')) == ({"a": 1}, None)
-    assert read_object(Completion("{")) == ({}, "invalid")
 
 
 @pytest.mark.parametrize(
@@ -186,11 +182,6 @@ def test_a_rubric_of_one_s_own(tmp_path):
     assert "- correctness: the reply is right about our product" in by_criteria.system
 
 
-def test_the_shipped_rubric_has_the_criteria_of_the_embedded_world():
-    assert load_rubric().names == CRITERIA
-    assert load_rubric() == load_rubric(SHIPPED) and len(load_rubric().digest) == 64
-
-
 def test_all_criteria_in_one_request_and_one_bad_grade_leaves_all_out():
     answers = iter(
         [
@@ -243,8 +234,5 @@ def test_everything_that_is_wrong_with_a_rubric_is_said_at_once(tmp_path):
 def test_a_file_that_is_no_rubric(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         load_rubric(rubric_file(tmp_path, text))
-
-
-def test_a_rubric_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_rubric(tmp_path / "none.yaml")

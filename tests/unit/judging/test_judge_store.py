@@ -73,7 +73,7 @@ def test_the_same_question_is_under_way_once(store):
     assert store.is_requested(ask(0).digest) and not store.is_requested(ask(1).digest)
 
 
-def test_the_key_stays_when_an_attempt_is_repeated(store):
+def test_the_key_stays_when_an_attempt_is_repeated(store, tmp_path):
     """So that a service that keeps keys charges once; after an error of the service's own it is another."""
     first = store.start(ask(0), "run", None)
     store.mark_lost(first, "timeout")
@@ -84,25 +84,18 @@ def test_the_key_stays_when_an_attempt_is_repeated(store):
     store.failed(third, "500", 500)
     assert store.start(ask(0), "run", None).idempotency_key != first.idempotency_key
     assert store.start(ask(1), "run", None).idempotency_key != first.idempotency_key
+    assert Store(tmp_path / "other").start(ask(0), "run", None).idempotency_key != first.idempotency_key
 
 
-def test_another_store_has_other_keys(tmp_path):
-    keys = [Store(tmp_path / name).start(ask(0), "run", None).idempotency_key for name in ("a", "b")]
-    assert keys[0] != keys[1]
-
-
-def test_a_repeated_answer_frees_what_was_lost(store):
-    store.mark_lost(store.start(ask(0), "run", None), "timeout")
-    store.store_completion(store.start(ask(0), "run", None), REPLY, "m", repeated=True)
+@pytest.mark.parametrize("repeated", [True, False])
+def test_an_answer_frees_what_was_lost(store, repeated):
+    """A service that keeps keys repeats its answer; or the answer that was thought lost arrives after all."""
+    attempt = store.start(ask(0), "run", None)
+    store.mark_lost(attempt, "timeout")
+    answered = store.start(ask(0), "run", None) if repeated else attempt
+    store.store_completion(answered, REPLY, "m", repeated=repeated)
     assert store.counted_usd("run") == store.ledger("run").counted_usd == 0.25
     assert store.ledger("run").lost == 0
-
-
-def test_an_answer_that_was_thought_lost_is_settled(store):
-    attempt = store.start(ask(0), "run", None)
-    store.mark_lost(attempt, "its process ended")
-    store.store_completion(attempt, REPLY, "m")
-    assert store.counted_usd("run") == store.ledger("run").counted_usd == 0.25
 
 
 def test_the_budget_counts_what_is_under_way(store):
@@ -210,6 +203,10 @@ def test_a_full_disk_says_so_and_loses_nothing(store):
 def test_an_answer_that_could_not_be_written_is_given_up(store, monkeypatch):
     """Its thread has gone; the next one that needs it must not wait for it."""
     attempt = store.start(ask(0), "run", None)
+
+    def failing_disk(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
     with monkeypatch.context() as full:
         full.setattr(store, "_answer", failing_disk)
         with pytest.raises(StorageError):
@@ -217,18 +214,6 @@ def test_an_answer_that_could_not_be_written_is_given_up(store, monkeypatch):
     assert not store.is_requested(ask(0).digest)
     assert store.lose_abandoned() == 1
     assert store.counted_usd("run") == store.ledger("run").counted_usd == 1.0
-
-
-def failing_disk(*_: object) -> None:
-    raise sqlite3.OperationalError("database or disk is full")
-
-
-def test_a_batch_whose_creation_was_given_up_is_looked_for(store):
-    name, _ = store.start_batch([ask(0)], "run", None)
-    (batch,) = store.open_batches([ask(0).digest])
-    assert store.is_being_sent(batch)
-    store.give_up_sending(name)
-    assert not store.is_being_sent(batch)
 
 
 # --- processes
@@ -253,7 +238,11 @@ def test_an_attempt_of_another_host_is_lost_when_it_is_too_old(store):
     assert store.ledger("run").lost_usd == 1.0
 
 
-def test_a_batch_of_another_host_is_looked_for_after_an_hour(store):
+def test_a_batch_is_looked_for_when_given_up_and_one_of_another_host_after_an_hour(store):
+    name, _ = store.start_batch([ask(1)], "run", None)
+    assert store.is_being_sent(*store.open_batches([ask(1).digest]))
+    store.give_up_sending(name)
+    assert not store.is_being_sent(*store.open_batches([ask(1).digest]))
     store.start_batch([ask(0)], "run", None)
     of_another_host(store, "batches", 3500)
     assert store.is_being_sent(*store.open_batches([ask(0).digest]))
@@ -327,10 +316,8 @@ def test_kill_9_while_a_request_is_under_way(tmp_path):
     ledger = store.ledger("run")
     assert (ledger.lost, ledger.lost_usd, ledger.open_usd, store.counted_usd("run")) == (1, 1.0, 0.0, 1.0)
     assert isinstance(store.start(ask(0), "run", None), LedgerAttempt)
-
-
-def test_kill_9_after_the_answer(tmp_path):
-    path = tmp_path / "judges.sqlite"
+    # after the answer
+    path = tmp_path / "answered.sqlite"
     killed_in(path, "answered")
     assert Store(path).start(ask(0), "run", None).text == "fine"
 

@@ -52,14 +52,11 @@ def test_alpaca_evals_model_outputs(tmp_path):
     (tmp_path / "mixed.json").write_text('[{"instruction": "a", "output": "b", "generator": 3}]')
     assert read_source(tmp_path / "mixed.json").author == "mixed"
 
-
-def test_rows_of_a_list_are_numbered(tmp_path):
-    (tmp_path / "a.json").write_text('[{"instruction": "a", "output": "b"}, {"instruction": "a"}, {"output": 3}]')
-    with pytest.raises(DataError, match=r"row 2: the row has the columns 'instruction'; expected .*\n.*row 3:"):
-        read_source(tmp_path / "a.json")
-    (tmp_path / "b.json").write_text('[{"instruction": "a", "output": 3}]')
-    with pytest.raises(DataError, match="row 1: column 'output' is a number 3"):
-        read_source(tmp_path / "b.json")
+    rows = '[{"instruction": "a", "output": "b"}, {"instruction": "a"}, {"instruction": "a", "output": 3}]'
+    (tmp_path / "wrong.json").write_text(rows)
+    expected = r"row 2: the row has the columns 'instruction'; expected .*\n.*row 3: column 'output' is a number 3"
+    with pytest.raises(DataError, match=expected):
+        read_source(tmp_path / "wrong.json")
 
 
 def write(path, rows):
@@ -181,9 +178,6 @@ def test_rows_that_all_have_an_id_are_matched_by_it(tmp_path):
     assert matched.other_prompt == 1
     with_none = match(*sources(tmp_path, [*a, said("z", "a4")], b))
     assert [(x.response, y.response) for x, y in with_none.pairs] == [("a1", "b2"), ("a2", "b1")]
-
-
-def test_nothing_in_common_is_said(tmp_path):
     with pytest.raises(DataError, match="have no prompt in common"):
         match(*sources(tmp_path, [said("p", "a")], [said("q", "b")]))
 
@@ -233,15 +227,18 @@ def test_another_question_is_another_row(tmp_path):
     """Criteria, the bound on the answer, and the judge."""
     path = tmp_path / "judgements.jsonl"
     judge = FakeJudge(prefers_good)
-    first = judge_items(judge, items_of(1), path, None, 512, 1)[0]["id"]
-    others = [
-        judge_items(judge, items_of(1), path, load_rubric(), 512, 1)[0]["id"],
-        judge_items(judge, items_of(1), path, None, 99, 1)[0]["id"],
-        judge_items(judge, number_items([Candidates("p0", "good 0", "bad 0", ("A", "B"), "r")]), path, None, 512, 1)[0][
-            "id"
-        ],
+    with_reference = number_items([Candidates("p0", "good 0", "bad 0", ("A", "B"), "r")])
+    questions = (
+        (items_of(1), None, 512),
+        (items_of(1), load_rubric(), 512),
+        (items_of(1), None, 99),
+        (with_reference, None, 512),
+        (number_items([Candidates("p", "a", "b")] * 2), None, 512),  # the same texts twice are two rows
+    )
+    rows = [
+        row for items, rubric, max_tokens in questions for row in judge_items(judge, items, path, rubric, max_tokens, 1)
     ]
-    assert len({first, *others}) == 4
+    assert len({row["id"] for row in rows}) == 6
 
 
 def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
@@ -262,12 +259,6 @@ def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
     directories = [directory_of(*words) for words in commands]
     assert len(set(directories)) == 3
     assert [directory_of(*words) for words in commands] == directories
-
-
-def test_the_same_texts_twice_are_two_rows(tmp_path):
-    items = number_items([Candidates("p", "a", "b")] * 2)
-    rows = judge_items(FakeJudge(prefers_good), items, tmp_path / "j.jsonl", None, 512, 8)
-    assert rows[0]["id"] != rows[1]["id"]
 
 
 def test_the_summary_by_hand(tmp_path):
@@ -307,16 +298,9 @@ def test_identical_responses_everywhere_have_no_win_rate(tmp_path):
 
 def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
     """The second response wins in both orders: shown second it is a vote against the position, shown first for it."""
-    judgement = {
-        "votes": [
-            {"shown": shown, "winner": "second", "reason": "", "unscored": None} for shown in ("first", "second")
-        ],
-        "winner": "second",
-    }
-    assert (
-        summarise([{**judgement, "prompt_id": 0, "score": 0.0, "first": "other", "second": "mine"}])["first_shown"].mean
-        == 0.5
-    )
+    votes = [{"shown": shown, "winner": "second", "reason": "", "unscored": None} for shown in ("first", "second")]
+    row = {"votes": votes, "winner": "second", "prompt_id": 0, "score": 0.0, "first": "other", "second": "mine"}
+    assert summarise([row])["first_shown"].mean == 0.5
 
 
 def test_wins_in_all_comparisons_are_not_certain():
@@ -333,14 +317,8 @@ def test_grades_are_written_and_read_the_same_way(tmp_path):
     path = tmp_path / "grades.jsonl"
     items = number_items([Candidates(f"p{i}", f"r{i}", "", ("P", "")) for i in range(3)])
 
-    def answer(request):
-        return (
-            Completion("no", "refused")
-            if request.about.response == "r1"
-            else says(reason="", **dict.fromkeys(rubric.names, 3))
-        )
-
-    judge = FakeJudge(answer)
+    grades = says(reason="", **dict.fromkeys(rubric.names, 3))
+    judge = FakeJudge(lambda request: Completion("no", "refused") if request.about.response == "r1" else grades)
     rows = grade_items(judge, items, path, rubric, 512, 2)
     assert read_jsonl(path) == rows == grade_items(judge, items, path, rubric, 512, 2)
     assert len(judge.asked) == 3
@@ -351,19 +329,13 @@ def test_grades_are_written_and_read_the_same_way(tmp_path):
 
 
 def test_what_was_asked_is_metered():
+    """By hand: .25 of an earlier attempt and .25 now; a ledger also has the .10 that no attempt recorded."""
     paid = Completion("x", usage=Usage(10, 1, 2, 5), cost_usd=0.25)
     judge = Metered(FakeJudge(lambda request: Completion("x", stored=True) if request.draw else paid))
     judge.complete_many([CompletionRequest(()), CompletionRequest((), draw=1)])
-    assert judge.cost() == {"answers": 2, "stored": 1, "usd": 0.25, "input_tokens": 13, "output_tokens": 5}
-
-
-def test_what_a_failed_attempt_paid_for_is_counted():
-    """By hand: .25 of an earlier attempt and .25 now; a ledger also has the .10 that no attempt recorded."""
-    judge = Metered(FakeJudge(lambda request: Completion("x", cost_usd=0.25)))
-    judge.complete_many([CompletionRequest(())])
-    assert judge.cost({"answers": 3, "usd": 0.25}) | {"input_tokens": 0} == {
-        **{"answers": 4, "stored": 0, "usd": 0.5, "input_tokens": 0, "output_tokens": 0}
-    }
+    expected = {"answers": 2, "stored": 1, "usd": 0.25, "input_tokens": 13, "output_tokens": 5}
+    assert judge.cost() == expected
+    assert judge.cost({"answers": 3, "usd": 0.25}) == expected | {"answers": 5, "usd": 0.5}
     judge.judge.ledger = SimpleNamespace(spent_usd=0.6)
     assert judge.cost({"answers": 3, "usd": 0.25})["usd"] == 0.6
     assert judge.cost()["usd"] == 0.25

@@ -10,7 +10,7 @@ from judge_server import PRICES, JudgeServer, connect, question
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import undeclared
-from rlhf_lab.packs.judging.judges.label_cost import describe_cost, label_cost
+from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.labels import command
 from rlhf_lab.packs.judging.labels.items import LabelItem
 from rlhf_lab.packs.judging.labels.session import LabelSession
@@ -38,10 +38,6 @@ def test_what_the_service_billed_divided_by_the_labels(tmp_path):
 
 def test_a_judge_without_a_ledger_has_no_cost():
     assert label_cost(SimpleNamespace(note=pytest.fail), FakeJudge(lambda request: ""), 3) == {}
-
-
-def test_the_text():
-    assert describe_cost(1.5, 12) == "$1.5000 in total, $0.12 for each of 12 labels"
 
 
 def test_a_person_s_time(tmp_path):

@@ -119,12 +119,6 @@ def test_choices_are_kept_in_terms_of_the_item(client, session):
     }
 
 
-def test_an_answer_is_on_disk_when_it_is_confirmed(client, session):
-    assert answer(client, "e0").status_code == 200
-    with sqlite3.connect(session.store.path) as another:
-        assert another.execute("SELECT event FROM events").fetchall() == [("e0",)]
-
-
 def test_retries_second_windows_and_undo(client):
     item = client.get("/state", headers=WITH_TOKEN).json()["item"]["id"]
     assert answer(client, "e0").json()["state"]["progress"]["labelled"] == 1
@@ -175,6 +169,8 @@ def test_a_disk_that_refuses_is_said_and_can_be_retried(client, session):
     assert refused.status_code == 503 and "cannot be written" in refused.json()["error"]
     session.store._connection.execute("PRAGMA query_only=OFF")
     assert answer(client, "e0").status_code == 200
+    with sqlite3.connect(session.store.path) as another:  # what is confirmed is on disk
+        assert another.execute("SELECT event FROM events").fetchall() == [("e0",)]
 
 
 # The command as a process

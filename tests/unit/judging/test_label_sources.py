@@ -30,18 +30,9 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
 
 
 def judgement(number: int, **changes) -> dict:
-    row = {
-        "id": f"j{number}",
-        "prompt_id": number // 2,
-        "prompt": PROMPT,
-        "first": f"a{number}",
-        "second": f"b{number}",
-        "names": ["A", "B"],
-        "votes": [],
-        "winner": FIRST,
-        "score": 1.0,
-    }
-    return {**row, **changes}
+    row = {"id": f"j{number}", "prompt_id": number // 2, "prompt": PROMPT, "first": f"a{number}"}
+    row |= {"second": f"b{number}", "names": ["A", "B"], "votes": [], "winner": FIRST, "score": 1.0}
+    return row | changes
 
 
 def test_a_run_gives_the_replies_of_its_first_and_last_policy(tmp_path):
@@ -122,14 +113,11 @@ def test_rows_of_another_form(tmp_path, row, message):
         read_source(write_rows(tmp_path / "rows.jsonl", [row]))
 
 
-def test_an_id_stands_for_one_comparison(tmp_path):
+def test_files_that_cannot_be_labelled(tmp_path):
     same = write_rows(tmp_path / "same.jsonl", [judgement(0), judgement(0)])
     assert read_source(same).left_out == {"the same comparison twice": 1}
     with pytest.raises(DataError, match="two different comparisons have the id 'j0'"):
         read_source(write_rows(tmp_path / "two.jsonl", [judgement(0), judgement(0, first="other")]))
-
-
-def test_lines_that_are_no_rows(tmp_path):
     (tmp_path / "x.jsonl").write_text(json.dumps(judgement(0)) + "\n{broken\n")
     with pytest.raises(DataError, match="1 rows are not JSON objects, the first in line 2"):
         read_source(tmp_path / "x.jsonl")
@@ -197,15 +185,8 @@ def test_all_labels_in_the_form_of_judgements(tmp_path):
     assert export(store, tmp_path / "labels.jsonl", "labels") == (2, 0, 1)
     rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
     assert rows[1] == {
-        "id": "i1",
-        "prompt_id": "1",
-        "prompt": PROMPT,
-        "first": "a",
-        "second": "b",
-        "names": ["A", "B"],
-        "winner": TIE,
-        "annotator": "ana",
-        "seconds": 1.5,
+        **{"id": "i1", "prompt_id": "1", "prompt": PROMPT, "first": "a", "second": "b", "names": ["A", "B"]},
+        **{"winner": TIE, "annotator": "ana", "seconds": 1.5},
     }
     assert [item.id for item in read_source(tmp_path / "labels.jsonl").items] == ["i0", "i1"]
 
@@ -243,17 +224,15 @@ def test_agreement_with_the_judge_and_between_annotators():
     ben = made("ff", who="ben")
     assert pairwise_agreement(ana, ben).same.mean == 0.5 and pairwise_agreement(ana, ben).same.n == 2
     assert pairwise_agreement(ana, []) is None
+    # the share of the response that was shown first
+    assert left_chosen(made("ffst", shown=FIRST)).mean == pytest.approx(2 / 3)
+    assert left_chosen(made("ffst", shown=SECOND)).mean == pytest.approx(1 / 3)
 
 
 def test_calibration_counts_a_tie_half_and_no_undecided_judge():
     bins = calibration(made("fstfs", scores=(1.0, 0.0, 0.95, 0.5, 0.7)))
     assert [(level.confidence, level.agreement.n) for level in bins] == [(0.7, 1), (pytest.approx(0.983, abs=1e-3), 3)]
     assert bins[0].agreement.mean == 0 and bins[1].agreement.mean == pytest.approx(2.5 / 3)
-
-
-def test_the_share_of_the_reply_shown_first():
-    assert left_chosen(made("ffst", shown=FIRST)).mean == pytest.approx(2 / 3)
-    assert left_chosen(made("ffst", shown=SECOND)).mean == pytest.approx(1 / 3)
 
 
 # Console command
@@ -265,13 +244,7 @@ def test_options_that_are_wrong_are_named_at_once(tmp_path):
         command.run([source, "itmes=3", "items=0", "port=99999", "open=yes", "format=pair", "seed=x"])
     text = "\n".join(caught.value.problems)
     assert "itmes is not an option of label; did you mean items?" in text and len(caught.value.problems) == 6
-    for expected in (
-        "a number from 1",
-        "a number from 1 to 65535",
-        "true or false",
-        "pairs or labels",
-        "a number from 0",
-    ):
+    for expected in ("a number from 1 to 65535", "true or false", "pairs or labels", "a number from 0"):
         assert f"expected {expected}" in text
     with pytest.raises(ConfigError, match="needs a run directory or a file"):
         command.run(["items=3"])
@@ -304,15 +277,10 @@ def test_an_export_never_overwrites_what_is_labelled(tmp_path, monkeypatch):
     assert source.read_text() == before
 
 
-def test_both_sources_take_the_own_policy_of_an_iterative_run(tmp_path):
+def test_a_judge_takes_the_own_policy_of_an_iterative_run_and_no_other_in_its_place(tmp_path):
     """Its baseline, one-pass DPO, stands last in evaluation.jsonl."""
     directory = write_run(tmp_path)
     assert read_judge_source(directory).policy == POLICIES[-1]
-    assert {item.names for item in read_source(directory).items} == {("SFT", POLICIES[-1])}
-
-
-def test_a_policy_without_responses_is_not_replaced_by_another(tmp_path):
-    directory = write_run(tmp_path)
     file = directory / "evaluation.jsonl"
     file.write_text("".join(line for line in file.open() if "iteration 3" not in line))
     with pytest.raises(DataError, match="has no responses of iteration 3; name another policy: policy='SFT'"):

@@ -134,6 +134,8 @@ with store._writing():  # killed within a transaction, after its last statement
 
 
 def test_a_kill_loses_nothing_that_was_acknowledged(store):
+    assert store._value("PRAGMA journal_mode") == "wal"
+    assert store._value("PRAGMA synchronous") == 2  # FULL: the log is flushed at every commit
     store.close()
     done = subprocess.run([sys.executable, "-c", KILLED, str(store.path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL and done.stdout.split() == ["0", "1", "2"], done.stderr
@@ -141,11 +143,6 @@ def test_a_kill_loses_nothing_that_was_acknowledged(store):
     assert [given.item.id for given in again.labels()] == ["i0", "i1", "i2"]
     label(again, "half", "i3")  # what was half written is not there, and can be sent again
     assert len(again.labels()) == 4
-
-
-def test_answers_are_flushed_to_disk(store):
-    assert store._value("PRAGMA journal_mode") == "wal"
-    assert store._value("PRAGMA synchronous") == 2  # FULL: the log is flushed at every commit
 
 
 def test_the_order_follows_from_seed_and_annotator_alone():

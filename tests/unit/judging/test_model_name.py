@@ -13,21 +13,10 @@ from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.stages import preflight
 
 
-@pytest.fixture
-def server():
-    with JudgeServer() as running:
-        yield running
-
-
 def agents_of(server: JudgeServer, outputs, *overrides: str):
     """A benchmark of agents that a recipe would have speak through a policy of its own."""
     llm = ("agent.llm=openai_compatible", f"agent.service.base_url={server.openai_url}", "agent=zero_shot")
     return planned("agent_bench", *llm, f"outputs={outputs}", *overrides)
-
-
-def test_a_named_model_is_no_problem_and_nobody_is_asked(server):
-    assert missing_model(OpenAICompatible(model="m", base_url=server.openai_url)) == ""
-    assert server.gets == []
 
 
 def test_the_refusal_says_what_the_server_has(server, tmp_path):

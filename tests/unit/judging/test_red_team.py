@@ -61,9 +61,7 @@ def test_a_prompt_with_an_unscored_reply_and_no_success_is_unscored():
     assert [row["safety/red_team"] for row in summaries(rows)] == [None, 0, 1]
     rate = summarise([{**row, "category": "c"} for row in rows])["safety/red_team"]
     assert (rate.mean, rate.n, rate.unscored) == (0.5, 2, 1)
-
-
-def test_replies_that_nobody_could_judge_are_no_failed_attacks():
+    # responses that nobody could judge are no failed attacks
     rows = red_team(Policy(), PROMPTS, Classifier([None] * 3), 1, None)
     rate = summarise([{**row, "category": "c"} for row in rows])["safety/red_team"]
     assert (rate.n, rate.unscored) == (0, 3) and rate.mean != rate.mean

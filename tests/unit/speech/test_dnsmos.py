@@ -12,7 +12,6 @@ from synthetic_audio import RATE, audio, glide, harmonics, silence, with_noise
 
 from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
 from rlhf_lab.packs.speech.rewards import dnsmos, preflight
 from rlhf_lab.packs.speech.rewards.opinion_scores import opinion_scores
 from rlhf_lab.packs.speech.rewards.settings import OpinionScore
@@ -40,6 +39,8 @@ def test_the_inputs_of_a_clip():
     assert [int(window_N[0]) for window_N in windows] == [0, RATE, 2 * RATE]
     assert {len(window_N) for window_N in windows} == {dnsmos.INPUT_SAMPLES}
     assert len(dnsmos.windows_of(np.zeros(dnsmos.INPUT_SAMPLES, np.float32))) == 1
+    with pytest.raises(ConfigError, match="DNSMOS expects 16000 samples per second, but the clips have 8000"):
+        dnsmos.predict([Audio(CLIP.samples_N, 8000)])
 
 
 def test_scores_are_those_of_the_package(network):
@@ -57,11 +58,6 @@ def test_a_clip_without_sound_has_the_lowest_score(network):
     assert found_N[[0, 2]].tolist() == [1, 1]
     # a score does not depend on the other clips of a batch
     assert found_N[1] == pytest.approx(dnsmos.predict([CLIP])[0], abs=1e-5)
-
-
-def test_another_rate_is_refused():
-    with pytest.raises(ConfigError, match="DNSMOS expects 16000 samples per second, but the clips have 8000"):
-        dnsmos.predict([Audio(CLIP.samples_N, 8000)])
 
 
 class OneClipEach:
@@ -82,14 +78,6 @@ def test_the_reward_scores_each_response_once(monkeypatch):
     assert reward(["a", "b", "c"], ["2", "1", "2"]).total_N.tolist() == [2, 1, 2]
     assert renderer.rendered == ["2", "1"]
     assert opinion_scores("dnsmos", renderer, ["1", "0"]).tolist() == [1, 0]
-
-
-def test_settings_take_the_predictor_by_name():
-    settings = AcousticReward(mos="dnsmos")
-    assert settings.contents() == {}
-    assert all(holds for holds, _ in settings.rules())
-    config = checked("tts_reward", "algorithm.mos=dnsmos", "algorithm.features=validated")
-    assert config.algorithm.mos == "dnsmos"
 
 
 @pytest.mark.parametrize(

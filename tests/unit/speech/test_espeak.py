@@ -34,8 +34,6 @@ from rlhf_lab.packs.speech.world.english_prompts import (
     HELD_OUT,
     HELD_OUT_VOICE,
     STYLES,
-    TEXT_OF,
-    TEXTS,
     TRAINING_VOICES,
     VOICES,
     EnglishUtterance,
@@ -144,18 +142,6 @@ def test_what_the_program_says_of_its_failure_is_passed_on(monkeypatch, tmp_path
 
 
 # Prompts
-
-
-def test_there_are_thirty_texts_in_six_categories_and_six_styles():
-    assert [len(texts) for texts in TEXTS.values()] == [5] * 6
-    assert len(TEXT_OF) == 30
-    assert len(STYLES) == 6
-
-
-def test_words_of_the_held_out_texts_and_voice_are_learned_in_training():
-    learned = {word for words, (_, text) in TEXT_OF.items() if text not in HELD_OUT for word in words.split()}
-    assert {word for text in HELD_OUT for word in words_of(text).split()} <= learned
-    assert set(HELD_OUT_VOICE.split()) <= {word for voice in TRAINING_VOICES for word in voice.split()}
 
 
 def test_prompts_round_trip():

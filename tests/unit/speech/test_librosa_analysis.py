@@ -14,7 +14,7 @@ from rlhf_lab.packs.speech.sound import librosa_analysis, spectrum
 from rlhf_lab.packs.speech.sound.audio import read_audio, resample_polyphase, write_wav
 from rlhf_lab.packs.speech.sound.command import run
 from rlhf_lab.packs.speech.sound.features import NAMES, content_key, extract, extract_many
-from rlhf_lab.packs.speech.sound.library_comparison import compare_libraries, comparison_table
+from rlhf_lab.packs.speech.sound.library_comparison import compare_libraries
 from rlhf_lab.packs.speech.sound.librosa_files import resample
 from rlhf_lab.packs.speech.sound.periodicity import periodicity
 
@@ -42,7 +42,7 @@ def test_levels_mfcc_and_centroid_agree(clip):
 
 
 def test_the_features_agree_within_a_hundredth():
-    for clip in CLIPS:
+    for clip in (*CLIPS, Audio(CLIPS[0].samples_N, 22050)):
         np.testing.assert_allclose(extract(clip, library="librosa"), extract(clip), rtol=0.01)
 
 
@@ -54,11 +54,6 @@ def test_short_and_silent_clips_have_the_same_frames(samples):
         assert theirs.power_TF.shape == ours.power_TF.shape and theirs.level_T.shape == ours.level_T.shape
         assert len(librosa_analysis.pyin_f0(clip)) == len(ours.level_T)
         np.testing.assert_allclose(extract(clip, library="librosa"), extract(clip), rtol=0.01)
-
-
-def test_another_rate_agrees_too():
-    clip = Audio(CLIPS[0].samples_N, 22050)
-    np.testing.assert_allclose(extract(clip, library="librosa"), extract(clip), rtol=0.01)
 
 
 def test_pyin_tracks_a_glide():
@@ -141,11 +136,6 @@ def test_the_comparison_names_every_quantity_with_both_times(tmp_path, capsys):
         assert quantities[name].unit == "%" and quantities[name].largest < 1
     assert quantities["F0 (autocorrelation, pYIN)"].median < 1
     assert all(one.numpy_ms > 0 and one.librosa_ms > 0 for one in quantities.values())
-    table = comparison_table(list(quantities.values()), CLIPS)
-    assert [str(column.header) for column in table.columns][-2:] == [
-        "NumPy, ms per s of audio",
-        "librosa, ms per s of audio",
-    ]
     write_wav(tmp_path / "a.wav", CLIPS[0])
     run([str(tmp_path), "compare=true"])
     printed = capsys.readouterr().out

@@ -129,19 +129,11 @@ def test_a_graph_decodes_each_distinct_reply_once(corpus, recogniser, tmp_path):
     FeatureModel(Standardiser.fit(features_N7, NAMES), new_network(7, 8, seed=0)).save(tmp_path / "mlp", {})
     SpeechModel(SpeechScorer(load_trunk("", seed=0), frozen=True), "cpu").save(tmp_path / "trunk")
     run = run_on(own, recogniser=recogniser[0], acoustic_rm=str(tmp_path / "mlp"), wav2vec2=str(tmp_path / "trunk"))
-    settings = {
-        "acoustic": HandWeighted(clips=8),
-        "acoustic_rm": AcousticModel(),
-        "wav2vec2": SpeechEncoder(),
-        "intelligibility": IntelligibilityTerm(),
-    }
-    modules = {
-        "acoustic": acoustic,
-        "acoustic_rm": acoustic_rm,
-        "wav2vec2": wav2vec2,
-        "intelligibility": intelligibility,
-    }
-    terms = {name: CheckedReward(name, modules[name].build(settings[name], run)) for name in settings}
+    modules = {acoustic: HandWeighted(clips=8), acoustic_rm: AcousticModel(), wav2vec2: SpeechEncoder()}
+    modules[intelligibility] = IntelligibilityTerm()
+    settings = {module.__name__.rpartition(".")[2]: chosen for module, chosen in modules.items()}
+    built = [module.build(chosen, run) for module, chosen in modules.items()]
+    terms = {name: CheckedReward(name, reward) for name, reward in zip(settings, built, strict=True)}
     codec.decoded.clear()  # the hand weights are standardised on clips of the corpus
     graph = GraphReward(terms, RewardGraph(terms=settings))
     pairs = own.test[:3]
@@ -215,15 +207,12 @@ def test_folders_that_hold_something_else(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("term", ["acoustic", "acoustic_rm", "wav2vec2", "intelligibility"])
-def test_terms_that_listen_need_speech(term):
+def test_terms_and_stages_that_listen_need_speech(term):
     role = {"intelligibility": "recogniser"}.get(term, term)
     needs = [] if term == "acoustic" else [f"+needs.{role}=owner/name"]
     with pytest.raises(ConfigError, match=f"reward={term} needs responses that are audio.*data=.*speech"):
         checked("grpo", f"reward={term}", "needs.reward=null", *needs)
-
-
-@pytest.mark.parametrize("stage", ["acoustic_reward", "wav2vec2_reward", "recogniser"])
-def test_stages_that_listen_need_speech(stage):
+    stage = {"intelligibility": "recogniser", "wav2vec2": "wav2vec2_reward"}.get(term, "acoustic_reward")
     with pytest.raises(ConfigError, match=f"algorithm={stage} needs responses that are audio.*data=.*speech"):
         checked("reward_model", f"algorithm={stage}", "needs.policy=null")
 

@@ -8,6 +8,7 @@ from synthetic_runs import write_run
 from rlhf_lab.packs.speech.report import acoustics
 from rlhf_lab.reports.reward.parts import criteria
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.statistics.estimates import Estimate
 
 
 @pytest.fixture
@@ -22,15 +23,7 @@ def run_with(tmp_path):
 
 
 def estimate(mean):
-    return {
-        "mean": mean,
-        "low": mean - 0.1,
-        "high": mean + 0.1,
-        "n": 200,
-        "clusters": 100,
-        "level": 0.95,
-        "unscored": 0,
-    }
+    return Estimate(mean, mean - 0.1, mean + 0.1, 200, 100).to_dict()
 
 
 def test_every_group_of_numbers_is_a_figure(run_with):

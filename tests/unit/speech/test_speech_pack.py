@@ -63,8 +63,6 @@ def test_the_codec_is_a_family_of_models():
     assert names() == ("llama", "gpt2", "codec") and family_of("llama") is None
     with pytest.raises(ConfigError, match="codek is not one of llama, gpt2, codec; did you mean codec"):
         checked("tts_sft", "model.family=codek")
-    with pytest.raises(ConfigError, match="min_frames=3 is used only with family=codec"):
-        checked("sft", "model.min_frames=3")
     with pytest.raises(ConfigError, match="vLLM does not support the codec models of rlhf_lab"):
         checked("grpo", "rollout=vllm", "rollout.mode=spawn", "model=codec", "data=speech_small")
 

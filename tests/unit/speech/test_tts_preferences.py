@@ -66,14 +66,8 @@ def test_the_best_and_the_worst_by_score():
     gold = {"gold": np.array([5.0, 0.0, -1.0, 2.0])}
     row = best_and_worst(["a", "b", "c", "d"], np.array([1.0, np.nan, 3.0, 2.0]), gold)
     assert row == {
-        "problem": None,
-        "chosen": "c",
-        "rejected": "a",
-        "score_chosen": 3.0,
-        "score_rejected": 1.0,
-        "gold_chosen": -1.0,
-        "gold_rejected": 5.0,
-        "scores": [3.0, 2.0, 1.0],
+        **{"problem": None, "chosen": "c", "rejected": "a", "score_chosen": 3.0, "score_rejected": 1.0},
+        **{"gold_chosen": -1.0, "gold_rejected": 5.0, "scores": [3.0, 2.0, 1.0]},
     }
 
 

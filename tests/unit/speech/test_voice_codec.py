@@ -102,12 +102,6 @@ def test_smaller_codebooks_lose_more(clips):
     assert 1.6 < np.concatenate(coarse).mean() / np.concatenate(fine).mean() < 2.6  # steps of .91 against .45
 
 
-def test_codes_stay_in_their_codebooks(clips):
-    codes = np.concatenate([CODEC.quantise(clip) for clip in clips])
-    assert codes.min() >= 0
-    assert (codes.max(0) < CODEC.sizes).all()
-
-
 def test_extreme_frames_have_codes():
     frames = Frames(
         np.array([0.0, 30.0, 900.0, 120.0]),
@@ -153,7 +147,7 @@ def test_fitting_is_repeatable(clips):
     assert first.fingerprint == again.fingerprint != Codec.fit(clips, seed=4).fingerprint
 
 
-def test_files(tmp_path):
+def test_files(tmp_path, monkeypatch):
     CODEC.save(tmp_path / "codec")
     loaded = Codec.load(tmp_path / "codec")
     assert loaded.sizes == CODEC.sizes
@@ -163,9 +157,6 @@ def test_files(tmp_path):
     (tmp_path / "codec" / "codec.safetensors").write_bytes(b"damaged")
     with pytest.raises(ArtifactError, match="is not a codec"):
         Codec.load(tmp_path / "codec")
-
-
-def test_a_codec_of_another_version(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_lab.packs.speech.sound.codec.VERSION", 99)
     CODEC.save(tmp_path)
     monkeypatch.undo()

@@ -81,24 +81,17 @@ def test_another_rate_is_refused_or_resampled(tmp_path):
     assert read.samples_N[1000:-1000].std() == pytest.approx(0.5 / np.sqrt(2), rel=0.01)
 
 
-def test_several_channels(tmp_path):
-    wavfile.write(tmp_path / "a.wav", RATE, np.zeros((100, 2), np.int16))
-    assert re.search(r"has 2 channels; expected one\. Mix them with `ffmpeg .* -ac 1 ", refused(tmp_path / "a.wav"))
-
-
-def test_no_file_empty_file_no_samples(tmp_path):
+def test_files_that_hold_no_single_channel(tmp_path):
+    wavfile.write(tmp_path / "two.wav", RATE, np.zeros((100, 2), np.int16))
+    assert re.search(r"has 2 channels; expected one\. Mix them with `ffmpeg .* -ac 1 ", refused(tmp_path / "two.wav"))
     assert "is not a file; name a WAV file" in refused(tmp_path / "a.wav")
     assert "is not a file" in refused(tmp_path)
     (tmp_path / "a.wav").write_bytes(b"")
     assert "is empty" in refused(tmp_path / "a.wav")
     wavfile.write(tmp_path / "a.wav", RATE, np.zeros(0, np.int16))
     assert "has no samples" in refused(tmp_path / "a.wav")
-
-
-def test_a_file_that_is_cut_off(tmp_path):
-    path = tmp_path / "a.wav"
-    path.write_bytes(wav_bytes(SOUND)[:3000])
-    assert "is cut off" in refused(path)
+    (tmp_path / "a.wav").write_bytes(wav_bytes(SOUND)[:3000])
+    assert "is cut off" in refused(tmp_path / "a.wav")
 
 
 @pytest.mark.parametrize("content", [b"ID3\x04" + bytes(100), b"fLaC" + bytes(100), b"RIFF" + bytes(60), b"RIFF"])
@@ -129,6 +122,9 @@ def test_silence(tmp_path):
     path = tmp_path / "a.wav"
     write_wav(path, Audio(silence(0.5).astype(np.float32), RATE))
     assert "is silence: the level of its loudest 25 ms is -inf dBFS" in refused(path)
+    # a square wave at full scale has 0 dBFS
+    assert loudest_dbfs(Audio(np.tile([1, -1], 400).astype(np.float32), RATE)) == pytest.approx(0)
+    assert loudest_dbfs(Audio(np.zeros(0, np.float32), RATE)) == -np.inf
     # 66 dB below full scale
     write_wav(path, Audio(SOUND.samples_N * np.float32(0.0005 / loud(SOUND)), RATE))
     assert "is silence: the level of its loudest 25 ms is -66 dBFS, and the minimum is -60" in refused(path)
@@ -141,11 +137,6 @@ def loud(sound):
     return 10 ** (loudest_dbfs(sound) / 20)
 
 
-def test_the_level_of_a_square_wave_at_full_scale_is_zero():
-    assert loudest_dbfs(Audio(np.tile([1, -1], 400).astype(np.float32), RATE)) == pytest.approx(0)
-    assert loudest_dbfs(Audio(np.zeros(0, np.float32), RATE)) == -np.inf
-
-
 def test_clipping(tmp_path):
     path = tmp_path / "a.wav"
     clipped = Audio((4 * SOUND.samples_N).clip(-1, 1), RATE)
@@ -154,6 +145,9 @@ def test_clipping(tmp_path):
     write_wav(path, clipped)
     assert f"is clipped: {clipped_fraction(clipped):.2%} of its samples are in runs at full scale" in refused(path)
     assert len(read_audio(path, any_level=True).samples_N) == len(clipped.samples_N)
+    # it is seen before resampling
+    write_wav(path, Audio(clipped.samples_N, 22050))
+    assert "is clipped" in refused(path, resample=True)
     # a peak that is brought to full scale is no clipping
     write_wav(path, Audio(SOUND.samples_N * 2, RATE))
     assert level_problem(read_audio(path)) is None
@@ -178,11 +172,6 @@ def test_runs_at_full_scale():
     samples_N = np.array([1, 1, 0, -1, -1, -1, 0, 1, -1, 0], np.float32)
     assert clipped_fraction(Audio(samples_N, RATE)) == 0.5
     assert clipped_fraction(Audio(samples_N[:0], RATE)) == 0
-
-
-def test_clipping_is_seen_before_resampling(tmp_path):
-    write_wav(tmp_path / "a.wav", Audio((4 * SOUND.samples_N).clip(-1, 1), 22050))
-    assert "is clipped" in refused(tmp_path / "a.wav", resample=True)
 
 
 def test_samples_that_are_no_numbers(tmp_path):

@@ -208,17 +208,6 @@ def test_policies_that_score_the_same_on_every_prompt_are_not_called_indistingui
     assert "the gold reward is the same on every prompt" in said(directory).sentence
 
 
-@pytest.mark.slow
-def test_the_answer_is_the_first_sentence_of_page_and_table(make_run, make_study):
-    directory = make_run()
-    page = write_report(directory).read_text()
-    body = page[page.index("</h1>") :]
-    assert body.index('class="card lead"') < body.index('class="command"')
-    assert "No: iterating scores" in (directory / "table.md").read_text()
-    study = write_report(make_study(seeds=2)).read_text()
-    assert study.index('class="card lead"') < study.index("hypothesis</span>")
-
-
 @pytest.mark.parametrize(("recipe", "other"), OTHER_RUN.items())
 def test_a_recipe_that_is_compared_with_another_run_is_a_run_of_its_own(recipe, other):
     """Else the store would have the other's result stand for it, and nothing would run."""

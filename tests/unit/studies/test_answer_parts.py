@@ -22,25 +22,20 @@ def storing(directory: Path, **metrics: object) -> StoredRun:
     return read_run(directory)
 
 
-def test_imitation_is_told_as_a_perplexity(make_run):
-    directory = make_run()
-    assert heldout_loss(read_run(directory)) is None
-    assert "0.693 nats per token, a perplexity of 2.00." in str(heldout_loss(storing(directory, heldout_nll=0.6931)))
-
-
 @pytest.mark.parametrize(
-    ("accuracy", "said"), [(0.8, "0.200 more than"), (0.4, "0.200 fewer than"), (0.61, "not distinguishable from")]
+    ("accuracy", "said", "shift", "verb"),
+    [
+        (0.8, "0.200 more than", 0.5, "raises"),
+        (0.4, "0.200 fewer than", -0.5, "lowers"),
+        (0.61, "not distinguishable from", 0.05, "does not clearly change"),
+    ],
 )
-def test_a_reward_is_measured_against_length_alone(make_run, accuracy, said):
-    run = storing(make_run(), accuracy=rate(accuracy, 0.04), longer_wins=rate(0.6, 0.04))
-    assert said in str(pair_ranking(run))
-
-
-@pytest.mark.parametrize(("shift", "verb"), [(0.5, "raises"), (-0.5, "lowers"), (0.05, "does not clearly change")])
-def test_filler_and_disagreement_are_added(make_run, shift, verb):
-    run = storing(make_run(), accuracy=rate(0.8, 0.04), filler_shift=rate(shift, 0.1), disagreement=0.25)
-    sentence = str(pair_ranking(run))
+def test_a_reward_is_measured_against_length_alone_with_filler_and_disagreement(make_run, accuracy, said, shift, verb):
+    numbers = {"accuracy": rate(accuracy, 0.04), "longer_wins": rate(0.6, 0.04), "filler_shift": rate(shift, 0.1)}
+    sentence = str(pair_ranking(storing(make_run(), **numbers, disagreement=0.25)))
+    assert said in sentence
     assert f"; filler {verb} its score" in sentence and "disagree by 0.250 sd per response" in sentence
+    assert heldout_loss(read_run(make_run("other"))) is None  # nothing was measured
 
 
 def test_a_policy_is_measured_against_one_pass_or_else_against_its_start(make_run):

@@ -18,11 +18,5 @@ def test_the_most_samples_beside_the_fewest():
     text = chosen_among_samples(run)
     assert text.startswith("With 16 samples 0.8")
     assert "for 384 tokens a prompt; with one sample 0.5" in text and text.endswith("for 24 tokens a prompt.")
-
-
-def test_one_size_has_nothing_beside_it():
-    assert ";" not in chosen_among_samples(run_of(**{"accuracy@4": 0.7}))
-
-
-def test_nothing_measured_is_no_answer():
+    assert ";" not in chosen_among_samples(run_of(**{"accuracy@4": 0.7}))  # nothing is beside it
     assert chosen_among_samples(run_of(gold=1.0)) is None

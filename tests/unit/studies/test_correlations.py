@@ -97,20 +97,19 @@ def test_a_strong_correlation_is_confirmed_and_shown(make_study):
     assert list(section.files) == ["correlation"]
 
 
-def test_the_opposite_sign_is_not_confirmed(make_study):
-    study = study_of(make_study, jobs(lambda world, n, seed: n))
-    assert correlations_of(study)[0].verdict == REFUTED
-
-
-def test_a_study_that_claims_none_has_no_section(make_study):
-    study = read_study(make_study(seeds=1))
-    assert correlation_markdown(study) == "" and correlations(StudyResults(study)).values == {"boxes": []}
-
-
-def test_few_settings_test_nothing(make_study):
-    study = study_of(make_study, jobs(lambda world, n, seed: -n, settings=4))
-    assert correlations_of(study)[0].verdict == UNTESTED
-    assert correlation_conclusion(study).startswith("Not tested, because fewer than 5 settings")
+@pytest.mark.parametrize(
+    ("sign", "settings", "verdict", "said"),
+    [
+        (1, 12, REFUTED, "Not confirmed"),
+        (-1, 4, UNTESTED, "Not tested, because fewer than 5 settings"),
+    ],
+)
+def test_the_opposite_sign_is_not_confirmed_and_few_settings_test_nothing(make_study, sign, settings, verdict, said):
+    study = study_of(make_study, jobs(lambda world, n, seed: sign * n, settings=settings))
+    assert correlations_of(study)[0].verdict == verdict
+    assert correlation_conclusion(study).startswith(said)
+    none = replace(study, correlations=())
+    assert correlation_markdown(none) == "" and correlations(StudyResults(none)).values == {"boxes": []}
 
 
 def estimate(mean, low, high) -> Estimate:

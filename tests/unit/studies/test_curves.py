@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.reports.study.curves import curve_figure, curves
+from rlhf_lab.reports.study.curves import curves
 from rlhf_lab.reports.study.results import StudyResults
-from rlhf_lab.studies.curves import HEADINGS, curve_conclusion, fit_rows, level_curves
+from rlhf_lab.studies.curves import curve_conclusion, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import Study, read_study
 from rlhf_lab.studies.table import build_sections
@@ -114,14 +114,6 @@ def test_a_flat_curve_is_not_a_fall(make_curves):
     assert "falls from the start. The interval of α contains 0, so a flat curve also fits." in curve_conclusion(study)
 
 
-def test_the_table_has_both_intervals(make_curves):
-    rows = fit_rows(level_curves(make_curves()))
-    assert [row[0] for row in rows] == ["bon", "bon", "hot", "hot", "cold", "cold"]
-    assert all(len(row) == len(HEADINGS) for row in rows)
-    assert [row[2] for row in rows[:2]] == ["3 seeds", "pooled"]
-    assert rows[4][5] == "0 of 3 turn" and rows[5][5] == "no turn"
-
-
 def test_one_policy_per_run_is_not_a_curve(make_curves):
     study = make_curves(points=1)
     assert "No curve is fitted with hot: no run has two policies away from its start" in curve_conclusion(study)
@@ -140,16 +132,5 @@ def test_the_report_has_figure_table_and_finding(make_curves):
     assert figure.count('stroke-dasharray="5,4"') == 3 + 1 and figure.count('stroke-width="2.2"') == 3
     assert "nan" not in figure.lower() and "infinity" not in figure.lower()
     assert (study.path / "overoptimization.png").is_file()
-
-
-def test_the_figure_has_every_policy_and_every_fit(make_curves):
-    study = make_curves()
-    levels = level_curves(study)
-    chart = curve_figure(levels)
-    selected = [row for rows in chart.specification["datasets"].values() for row in rows]
-    policies = [row for row in selected if "t0" in row and row.get("metric") in ("gold", "proxy")]
-    assert len(policies) >= 2 * sum(len(level.points) for level in levels)
-    assert all(level.level in chart.description for level in levels)
     section = curves(StudyResults(study))
-    assert section is not None and section.table is not None
-    assert len(section.table.rows) == len(fit_rows(levels)) and list(section.files) == ["overoptimization"]
+    assert list(section.files) == ["overoptimization"] and section.table.rows[4][5] == "0 of 3 turn"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlhf_lab.figures.charts import Point, Series, curves
-from rlhf_lab.figures.tables import Tables, set_summary, to_number_or_text, tooltip
+from rlhf_lab.figures.tables import Tables, to_number_or_text
 from rlhf_lab.reports.drawing import PageFigures
 
 
@@ -14,17 +14,6 @@ def test_numbers_that_are_not_finite_are_left_out_and_break_a_line():
     tables = Tables()
     tables.chart([{"x": float("inf"), "y": float("nan"), "facts": {}}])
     assert tables.rows == {"rows0": [{"y": None}]}
-
-
-def test_facts_stand_in_one_order_for_all_rows():
-    rows = [{"facts": {"seed": "1"}}, {"facts": {"n\u2028\n of it": "2"}}]
-    set_summary(rows)
-    assert [(row["t0"], row["t1"]) for row in rows] == [("1", "–"), ("–", "2")]
-    assert [field["title"] for field in tooltip(rows)] == ["seed", "n of it"]
-
-
-def test_a_page_without_figures_has_no_script():
-    assert PageFigures().script() == ""
 
 
 def test_a_figure_is_complete_before_its_script_and_cannot_end_it():

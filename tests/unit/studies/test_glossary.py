@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from rlhf_lab.results.glossary import FORMS, GLOSSARY, meaning, term
 
 
@@ -16,7 +14,3 @@ def test_forms_lead_to_words_that_are_there():
 def test_a_term_is_escaped_and_can_have_the_focus():
     assert term("lead") == f'<abbr tabindex="0" title="{GLOSSARY["lead"]}">lead</abbr>'
     assert term("<b>") == "&lt;b&gt;" and term("x", '"><i>') == '<abbr tabindex="0" title="&#34;&gt;&lt;i&gt;">x</abbr>'
-
-
-def explained(page: str) -> set[str]:
-    return set(re.findall(r'<abbr tabindex="0" title="[^"]+">([^<]+)</abbr>', page))

@@ -12,8 +12,8 @@ from rlhf_lab.reports.monitor.lights import lights
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.reward.parts import criteria
 from rlhf_lab.reports.run.corpus import corpus, corpus_dots
-from rlhf_lab.reports.run.origin import data_reports, origin
-from rlhf_lab.reports.sections import PageSection, ReportTable, page_sections, section_givers, section_id
+from rlhf_lab.reports.run.origin import data_reports
+from rlhf_lab.reports.sections import PageSection, ReportTable, page_sections, section_givers
 from rlhf_lab.reports.study.header import jobs
 from rlhf_lab.reports.study.pareto_fronts import fronts
 from rlhf_lab.reports.study.paths import paths
@@ -48,24 +48,6 @@ def contribute(monkeypatch, *references):
     monkeypatch.setattr(sections, "contributed_sections", lambda kind: references if kind == "run" else ())
 
 
-def test_every_giver_is_found_under_the_name_of_its_function():
-    own = [section_id(reference) for reference in sections.RUN]
-    assert [name for name in section_givers("run") if name in own] == own
-    assert list(section_givers("study")) == [section_id(reference) for reference in sections.STUDY]
-
-
-@pytest.mark.slow
-def test_a_contributed_section_stands_in_the_place_that_it_names(make_run, monkeypatch):
-    contribute(monkeypatch, f"{__name__}:weather after policies")
-    directory = make_run()
-    names = list(page_sections("run", read_run(directory)))
-    assert names[names.index("policies") + 1] == "weather"
-    page = write_report(directory).read_text()
-    assert "It rained on" in page and page.index("Weather") > page.index("Policies")
-    contribute(monkeypatch, f"{__name__}:weather")
-    assert list(section_givers("run"))[-1] == "weather"
-
-
 def test_a_section_that_cannot_be_placed_or_loaded_is_named(monkeypatch):
     contribute(monkeypatch, f"{__name__}:weather after roof")
     with pytest.raises(ConfigError, match=r"weather cannot follow 'roof', because a run's page has no such section"):
@@ -85,6 +67,8 @@ def test_sections_that_follow_one_section_keep_their_order(monkeypatch):
     names = list(section_givers("run"))
     position = names.index("gains")
     assert names[position : position + 5] == ["gains", "weather", "tides", "laps", "samples"]
+    contribute(monkeypatch, f"{__name__}:weather")
+    assert list(section_givers("run"))[-1] == "weather"
 
 
 def test_a_section_brings_its_template_and_writes_files(make_run, monkeypatch, tmp_path):
@@ -116,23 +100,17 @@ def test_a_giver_that_raises_ends_the_report_with_its_own_error(make_run, monkey
 @pytest.mark.slow
 def test_sections_without_content_are_left_out(make_run, make_study):
     run = read_run(make_run())
-    shown_lights = lights(run)
-    assert shown_lights is not None and shown_lights.values["lights"]
+    assert lights(run).values["lights"]
     shown = page_sections("run", run)
-    assert {"header", "policies", "settings"} <= shown.keys() <= section_givers("run").keys()
-    assert len(shown) < len(section_givers("run"))
+    assert {"header", "policies", "settings"} <= shown.keys() < section_givers("run").keys()
     results = StudyResults(read_study(make_study()))
     assert fronts(results).values == {"boxes": []}  # a study without fronts
     assert paths(results) is not None and jobs(results) is not None
-    assert next(iter(page_sections("study", results))) == "header"
     assert pairs(results) is None or pairs(results).values
 
 
-def numbers(**values: float) -> dict:
-    return {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in values.items()}
-
-
-def with_metrics(directory, metrics: dict):
+def with_metrics(directory, numbers: dict[str, float]):
+    metrics = {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in numbers.items()}
     result = json.loads((directory / "result.json").read_text())
     (directory / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
     return read_run(directory)
@@ -141,22 +119,16 @@ def with_metrics(directory, metrics: dict):
 def test_parts_of_a_reward_and_made_data_have_figures_where_there_are_numbers(make_run):
     directory = make_run(policies=())
     assert criteria(read_run(directory)) is None and corpus_dots(read_run(directory)) is None
-    run = with_metrics(directory, numbers(**{"agreement/words": 0.2, "weight/words": 1.0, "weight/praise": -1.0}))
-    assert [figure.title for figure in criteria(run).figures] == [
-        "Criteria against labels, validation pairs",
-        "Weights of standardised criteria",
-    ]
-    generated = {"made/items": 150.0, "made/acceptance": 0.8, "made/rejected/tie": 30.0}
-    section = corpus(with_metrics(directory, numbers(**generated)))
+    run = with_metrics(directory, {"agreement/words": 0.2, "weight/words": 1.0, "weight/praise": -1.0})
+    assert len(criteria(run).figures) == 2
+    section = corpus(with_metrics(directory, {"made/items": 150.0, "made/acceptance": 0.8, "made/rejected/tie": 30.0}))
     assert section.title == "Synthetic data" and len(section.figures) == 1
 
 
-def test_dropped_rows_are_listed_by_split(make_run):
+def test_dropped_rows_are_listed_by_split():
     report = {"train": {"rows": 5, "kept": 4, "dropped": {"empty": 1}}, "test": {"rows": 2}, "other": "text"}
     assert [(entry["split"], entry["rows"], entry["dropped"]) for entry in data_reports(report)] == [
         ("train", 5, {"empty": 1}),
         ("test", 2, {}),
     ]
     assert data_reports({"rows": 3})[0]["split"] == "all" and data_reports(None) == []
-    section = origin(read_run(make_run()))
-    assert section is None or section.title == "Origin"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rlhf_lab.reports.report import write_run_report, write_study_report
+from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.stages.provenance import Provenance, code_digest, provenance_of
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.origin import origin_lines
@@ -65,12 +65,6 @@ def test_stages_before_a_run_count_once(make_run):
     assert Provenance.from_dict(json.loads(json.dumps(provenance.to_dict()))) == provenance
 
 
-def test_runs_that_do_not_record_something_leave_it_out(make_run):
-    provenance, definitions = provenance_of([make_run()])
-    assert definitions == {} and provenance.code == "" and provenance.machines == ()
-    assert provenance.cpu_seconds is None and provenance.parameters == ()
-
-
 def test_the_digest_ignores_files_and_sees_definitions():
     moved = {"rlhf_lab/elsewhere.py:dpo": "aa", "rlhf_lab/training/loop.py:train": "bb"}
     assert code_digest(moved) == code_digest(CODE)
@@ -110,16 +104,3 @@ def test_the_page_of_a_study_says_where_its_numbers_come_from(make_study):
         "rlhf_lab/losses/preference.py": {"dpo": "aa"},
         "rlhf_lab/training/loop.py": {"train": "bb"},
     }
-
-
-def test_the_page_of_a_run_says_where_its_numbers_come_from(make_run):
-    run = make_run("store/dpo")
-    complete(run, "sft-1", sha="0123456789abcdef+changes")
-    earlier_stage(run, "sft-1")
-    write_run_report(run)
-    table = (run / "table.md").read_text()
-    facts = "version 0.1.0; commit 0123456789 + uncommitted changes or fedcba9876 + uncommitted changes; code digest "
-    assert facts in table
-    assert "; with earlier stages 2 stages, 82 s, 2.0 min of CPU time; machine 2 cores, cpu or 1 core, cuda; " in table
-    assert "parameters 0.21M" in table
-    assert "<b>commit</b>0123456789 + uncommitted changes" in (run / "report.html").read_text()

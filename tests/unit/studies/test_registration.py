@@ -46,6 +46,8 @@ NAME = "buffers-0123456789"
 HIGHER = {"metric": "gold", "level": "mixed", "direction": "higher", "versus": None, "margin": 0.0, "by": None}
 LOWER = HIGHER | {"direction": "lower"}
 STALE = HIGHER | {"level": "stale", "direction": "same", "margin": 0.3}
+RANKED = {"metric": "gold", "outcome": "proxy", "direction": "positive", "minimum": 0.7, "minimum_low": 0.4}
+RANKED |= {"stronger_than": None}
 
 
 @pytest.fixture(scope="module")
@@ -252,16 +254,6 @@ def test_a_study_without_registration_records_no_look(make_study):
     directory = make_study(seeds=2)
     assert record_look(directory, [0]) == Registration()
     assert registration_lines(read_study(directory)) == []
-
-
-RANKED = {
-    "metric": "gold",
-    "outcome": "proxy",
-    "direction": "positive",
-    "minimum": 0.7,
-    "minimum_low": 0.4,
-    "stronger_than": None,
-}
 
 
 def test_correlations_are_registered_with_the_settings_of_the_sweep(directory):

@@ -57,12 +57,7 @@ def text(page: Path) -> str:
 def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
     page = write_report(make_run(prompts=64, samples=4))
     words = text(page)
-    for part in (
-        "Signs of reward hacking",
-        "Reward gained against distance",
-        "Samples side by side",
-        "Origin",
-    ):
+    for part in ("Signs of reward hacking", "Reward gained against distance", "Samples side by side", "Origin"):
         assert part in words
     assert "over-optimisation : yes" in words  # gold of the synthetic run falls while its proxy rises
     assert "256 / 64" in words and "40 empty reply" in words and "aa11bb22cc33" in words
@@ -95,12 +90,6 @@ def test_reports_and_comparisons_import_no_torch(make_run, make_study, tmp_path)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (run / "report.html").is_file() and (study / "report.html").is_file()
-
-
-def test_a_large_evaluation_still_fits(make_run):
-    page = write_report(make_run(prompts=400, samples=4, steps=4000))
-    assert page.stat().st_size <= BUDGET_BYTES + SCRIPTS + 250_000
-    assert "400 of 400 prompts are embedded" in text(page)
 
 
 def test_an_evaluation_beyond_the_budget_says_how_much_it_shows(make_run):

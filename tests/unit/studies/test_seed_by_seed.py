@@ -53,21 +53,20 @@ def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     assert sweep.study_dir(fixed) != sweep.study_dir(command)
 
 
-def test_one_level_alone_is_no_study_that_decides():
-    """`study.arm=audit seed=0` runs one job, as docs/running.md says."""
-    command = compose.check_command(["+recipe=study/mitigations", "study.arm=audit", "seed=0"])
-    assert len(command.jobs) == 1 and command.study is not None and command.study.until is None
-
-
-def test_seeds_after_those_of_the_sweep():
-    assert planned_seeds([100, 105], 4) == [100, 105, 106, 107]
-    with pytest.raises(ConfigError, match=r"the sweep has 2 seeds, more than study\.max_seeds=1"):
-        planned_seeds([0, 1], 1)
-
-
-def test_without_claims_nothing_waits_for_a_decision():
-    command = compose.check_command(["+recipe=study/kl_control", "study.predicts=[]"])
-    assert command.study is not None and command.study.until is None and len(command.jobs) == 9
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        (["+recipe=study/mitigations", "study.arm=audit", "seed=0"], 1),  # as docs/running.md says
+        (["+recipe=study/kl_control", "study.predicts=[]"], 9),
+        # the claims compare `fixed` and `adaptive` with `none`, which alone is left
+        (["+recipe=study/kl_control", "study.size=quick", "study.quick={algorithm.kl_controller:[none]}"], 3),
+    ],
+    ids=["one level", "no claims", "no levels of the claims"],
+)
+def test_what_has_nothing_to_decide_runs_its_list_of_seeds(words, jobs):
+    command = compose.check_command(words)
+    assert len(command.jobs) == jobs
+    assert command.study is not None and command.study.until is None
 
 
 def test_sweeps_of_other_values_have_other_directories():
@@ -93,7 +92,7 @@ def test_a_value_that_is_swept_twice_is_refused():
 def test_seeds_are_those_of_the_sweep_and_then_the_next_integers():
     words = ["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=4"]
     command = compose.check_command([*words, "seed=100,105"])
-    assert [job["seed"] for job in command.jobs[::3]] == [100, 105, 106, 107]
+    assert [job["seed"] for job in command.jobs[::3]] == planned_seeds([100, 105], 4) == [100, 105, 106, 107]
     with pytest.raises(ConfigError, match=r"has 5 seeds, more than study\.max_seeds=4"):
         compose.check_command([*words, "seed=0,1,2,3,4"])
     smoke = compose.check_command([*words, "size=smoke"])
@@ -103,8 +102,6 @@ def test_seeds_are_those_of_the_sweep_and_then_the_next_integers():
 def test_wrong_settings_are_refused():
     with pytest.raises(ConfigError, match="until=decided needs claims; add predicts"):
         compose.check_command(["+recipe=sft", "algorithm.lr=1e-4,1e-3", "study.until=decided", "study.metrics=[gold]"])
-    with pytest.raises(ConfigError, match="max_seeds=2 must be at least 3"):
-        replace(SETTINGS, max_seeds=2)
     with pytest.raises(ConfigError, match="direction=same has no published effect"):
         Prediction("gold", "mixed", "same", margin=0.1, published=0.3)
     words = ["+recipe=study/kl_control", "study.until=decided"]
@@ -256,10 +253,3 @@ def test_recipes_run_their_list_of_seeds_on_data_from_files(tmp_path):
     typed = compose.check_command([*words, "study.until=decided"])
     assert typed.study is not None and typed.study.until == "decided" and not typed.note  # refused when it runs
     assert not compose.check_command(["+recipe=study/kl_control"]).note
-
-
-def test_a_size_without_the_levels_of_the_claims_runs_its_list_of_seeds():
-    """The claims compare `fixed` and `adaptive` with `none`, which alone is left."""
-    words = ["+recipe=study/kl_control", "study.size=quick", "study.quick={algorithm.kl_controller:[none]}"]
-    command = compose.check_command(words)
-    assert command.study is not None and command.study.predicts == [] and command.study.until is None

@@ -14,7 +14,7 @@ from rlhf_lab.statistics.sequential import Looks, difference_p, discordant_p, lo
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, NOT_SWEPT, REFUTED, SMALLER, UNCLEAR, UNTESTED
 from rlhf_lab.studies.finding import looks_sentence
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.look_log import Look, LookLog
+from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.registration import RegisteredClaim, Registration, SeedLook
 from rlhf_lab.studies.scales import log_scale, logit_scale
 from rlhf_lab.studies.sequential import claim_states, look_at, skewness_in_errors
@@ -215,10 +215,3 @@ def test_skewness_is_reported_from_six_seeds_on():
     assert skewness_in_errors(np.array([0, 0, 0, 0, 0, 1.0])) == pytest.approx(math.sqrt(6) / 0.8452, rel=1e-3)
     study = looked(study_of(claim("higher"), l0=[0.0] * 6, l1=[0.1, 0.0, 0.1, 0.05, 0.0, 9.0]), 6)
     assert "the differences are skewed" in verdicts(study)[0].notes
-
-
-def test_a_log_is_stored_and_read():
-    log = LookLog((0, 1, 2, 3), (Look(3, {1: CONFIRMED}, ("a", "b")), Look(4, {}, ("a",))), "stopped")
-    assert LookLog.from_dict(log.to_dict()) == log
-    assert log.before(2) is None
-    assert log.before(3) == log.looks[0]

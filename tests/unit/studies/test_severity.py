@@ -9,7 +9,7 @@ import pytest
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.gains import MONITOR, light_note, lights
 from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
+from rlhf_lab.results.severity import disagreement, monitor_state
 
 
 @pytest.fixture
@@ -27,11 +27,6 @@ def watched(make_run):
         return directory
 
     return make
-
-
-def test_harm_is_bad_and_a_symptom_is_to_watch():
-    assert [sign_state(name, alarm=True) for name in ("padding", "garbling", "length")] == ["bad", "bad", "watch"]
-    assert sign_state("padding", alarm=False) == "good"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,6 @@ def test_the_page_shows_one_set_of_signs(watched):
 @pytest.mark.parametrize(
     ("monitor", "results", "words"),
     [
-        ({}, {}, "strong warning (two signals) first"),
         ({"needed": 1}, {}, "strong warning (one signal) first"),
         # part of the reward is the outcome of the task
         ({"needed": 2}, {"alarm/parting": 1.0}, "strong warning (two signals, or parting alone) first"),

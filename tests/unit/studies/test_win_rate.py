@@ -80,7 +80,3 @@ def test_of_a_comparison(make_run: Callable[..., Path], tmp_path: Path, gold: bo
     for pair in (runs, studies):
         text = compare(*pair, to=pair[0] / "comparison").page.read_text().lower()
         assert ((BY_GOLD in text), (BY_REWARD in text)) == (gold, not gold), pair
-
-
-def test_a_table_without_a_win_rate_says_nothing_of_it() -> None:
-    assert "win rate" not in printed(PolicyTable([{"name": "SFT", "metrics": {"proxy": 0.5}}]))
