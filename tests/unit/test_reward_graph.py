@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import numpy as np
@@ -161,7 +163,6 @@ def test_thresholds_scale_with_the_reply_limit():
 
 
 def test_a_remote_reward_is_asked_in_batches_and_may_be_told_the_references(monkeypatch):
-    """Over HTTP, requests and their repeats are tested in test_post.py."""
     requested: list[dict] = []
 
     def post_json(url, question, **options):
@@ -174,6 +175,34 @@ def test_a_remote_reward_is_asked_in_batches_and_may_be_told_the_references(monk
     reward = RemoteReward(Remote(url=SERVICE, send_references=True), {"p": "the answer"})
     reward(["p", "q"], ["a", "b"])
     assert requested[2] == {"prompts": ["p", "q"], "responses": ["a", "b"], "references": ["the answer", None]}
+
+
+class Service(BaseHTTPRequestHandler):
+    """Fails at the first request, and then answers with the lengths of the responses."""
+
+    failures = 1
+
+    def do_POST(self):
+        requested = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = 500 if Service.failures else 200
+        Service.failures = 0
+        body = json.dumps({"rewards": [len(text) for text in requested["responses"]]}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_a_remote_reward_over_http():
+    with HTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        reward = RemoteReward(Remote(url=f"http://127.0.0.1:{server.server_port}/"), pause_s=0.0)
+        assert reward(["p"] * 2, ["one", "three"]).total_N.tolist() == [3, 5]
+        server.shutdown()
+    assert Service.failures == 0
 
 
 @pytest.mark.parametrize("answer", [{"rewards": [1.0]}, [1, 2], {"rewards": ["1", "2"]}, "rewards"])
