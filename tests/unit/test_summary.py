@@ -16,7 +16,7 @@ from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console, open_console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import catalogue
-from rlhf_lab.reports.policy_table import PolicyTable
+from rlhf_lab.reports.policy_table import PolicyTable, number
 
 COLUMNS = [metric.name for metric in catalogue().values() if metric.column]
 
@@ -35,6 +35,11 @@ def test_wide_numbers_wrap_and_are_never_cut(width):
     out = captured.get()
     assert "…" not in out
     assert all(policy["name"] in out for policy in policies)
+
+
+def test_a_number_that_is_not_known_is_a_dash():
+    """The standard deviation of a constant reward is NaN."""
+    assert [number(value) for value in (float("nan"), None, {"mean": None}, 2.0)] == ["–", "–", "–", "2"]
 
 
 def shown(policies: list[dict], width: int) -> list[str]:
