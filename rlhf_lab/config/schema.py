@@ -31,9 +31,10 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """Return the name whose spelling is closest to a word, or None if none is close."""
-    matches = get_close_matches(word, sorted(names), n=1, cutoff=0.6)  # sorted, so that ties are deterministic
-    return matches[0] if matches else None
+    """Return the name whose spelling is closest to a word, whatever its case, or None if none is close."""
+    spelled = {name.casefold(): name for name in sorted(names)}  # sorted, so that ties are deterministic
+    matches = get_close_matches(word.casefold(), spelled, n=1, cutoff=0.6)
+    return spelled[matches[0]] if matches else None
 
 
 MAX_LISTED = 12

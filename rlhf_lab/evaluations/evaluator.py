@@ -33,6 +33,7 @@ from rlhf_lab.models.pair_rows import pair_logps, pair_rows
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.monitoring.truth import GoldTruth, heldout_truth
 from rlhf_lab.rewards.graph import GraphReward, build_reward
+from rlhf_lab.rewards.verifiers.settings import Math
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.sampling.experience import Experience
 from rlhf_lab.statistics.estimates import Estimate, win_or_tie
@@ -219,11 +220,10 @@ class Evaluator(EpisodeLog):
         """Add a note to the run if no response states an answer that can be read; `correct` is then always 0."""
         answers = read_answers(self.run.data.oracle, rows) if hasattr(self.run.config.data, "verifier") else None
         if answers and not any(answers):
-            self.run.note(
-                f"no response of {name} states a final answer that can be read, so `correct` is 0; without "
-                'data.verifier, the answer is read after "####", and data.verifier=math also reads \\boxed{…} and '
-                '"the answer is …"'
-            )
+            forms = 'it is read after "####", in \\boxed{…} and after "the answer is …"'
+            if not isinstance(self.run.config.verifier, Math):
+                forms = 'it is read after "####", and data.verifier=math also reads \\boxed{…} and "the answer is …"'
+            self.run.note(f"no response of {name} states a final answer that can be read, so `correct` is 0; {forms}")
 
     def evaluate_reference(self) -> None:
         """Evaluate the reference, and also the start policy if the reference is a soup (a mean of weights)."""

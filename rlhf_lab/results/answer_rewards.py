@@ -6,6 +6,7 @@ import math
 
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_title
+from rlhf_lab.statistics.estimates import largest_first
 from rlhf_lab.statistics.inference import Estimate, unpaired_from_intervals
 
 NOT_RESULTS = ("data/", "encoding/", "selection/", "parameters", "checkpoint_mib", "alarm", "monitor/")
@@ -121,8 +122,8 @@ def attacked(run: StoredRun) -> str | None:
     prefix = "exploit_gain/"
     exploits = {name.removeprefix(prefix): value for name, value in run.results.items() if name.startswith(prefix)}
     exploits.pop("best_of_n", None)  # samples of the policy are no exploit by construction
-    best = max(exploits, key=lambda name: exploits[name].mean, default=None)
-    if best is not None:
+    best = next(iter(largest_first(exploits)), None)
+    if best is not None and not math.isnan(exploits[best].mean):
         sentence += f"; of the fixed exploits, {best.replace('_', ' ')} gains most ({compact(exploits[best])})"
     return f"{sentence}."
 

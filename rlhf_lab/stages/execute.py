@@ -325,7 +325,7 @@ def _note_data(run: Run) -> None:
         reasons = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items()) or "none"
         longer_wins = report.statistics.get("longer wins")
         baseline = "" if longer_wins is None else f'; "longer wins" is right {longer_wins:.1%} of the time'
-        run.note(f"data {split}: {report.rows} rows read, {report.kept} pairs kept; dropped: {reasons}{baseline}")
+        run.note(f"data {split}: {report.rows} rows read, {report.kept} kept; dropped: {reasons}{baseline}")
 
 
 def _note_trained_weights(run: Run) -> None:

@@ -155,6 +155,12 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def largest_first(estimates: Mapping[str, Estimate]) -> list[str]:
+    """Return the names of estimates, the largest mean first and those without a scored row last."""
+    # NaN compares as False with every number, so a sort by the mean alone would leave an arbitrary order.
+    return sorted(estimates, key=lambda name: (math.isnan(estimates[name].mean), -estimates[name].mean))
+
+
 def format_estimate(estimate: Estimate, *, digits: int = 2) -> str:
     """Return text such as "1.24 ±0.08", "0.90 [0.60, 0.98]" (asymmetric), "1.24 [no interval]" or "unscored"."""
     mean, low, high = estimate.mean, estimate.low, estimate.high

@@ -82,6 +82,9 @@ def problems_of(out: str) -> list[str]:
     ("arguments", "expected"),
     [
         (["+recipie=x"], ["recipie is not a setting; did you mean recipe?"]),
+        (["+recipe=dpo", "algorithm=DPO"], ["algorithm=DPO does not exist; did you mean dpo?"]),
+        (["+recipe=dpo", "beta=0.1"], ["beta is not a setting; did you mean algorithm.beta?"]),
+        (["threads=2"], ["threads is not a setting; did you mean runtime.threads?"]),
         (
             ["+recipe=dpo_iterative", "algorithm.betta=1"],
             ["algorithm.betta is not a setting of what was chosen; did you mean beta?"],

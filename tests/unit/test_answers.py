@@ -117,6 +117,7 @@ def test_different_answers(first, second):
         ("It is #### Paris.", "Paris", True),
         ("#### new york", "New York", True),
         ("#### B", "B", True),
+        ("##### B", "B", True),
         ("#### 7%", "7%", True),
         ("#### Rome", "Paris", False),
         ("#### Paris or Rome", "Paris", False),

@@ -44,7 +44,8 @@ def trained_tokens(stage: artifacts.Stage) -> float:
     if hasattr(settings, "problems"):
         return min(settings.problems, pairs) * (settings.trajectories + 1) * settings.epochs * length
     rows = 2 if reads(settings.requirements, Capability.PAIRS) else 1
-    models = getattr(settings, "members", 1) * getattr(settings, "folds", 1)
+    models = getattr(settings, "members", 1) * getattr(settings, "folds", 1) * getattr(settings, "member_fraction", 1)
+    pairs = min(pairs, getattr(settings, "max_pairs", 0) or pairs)
     return pairs * rows * settings.epochs * models * length
 
 

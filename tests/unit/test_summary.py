@@ -16,13 +16,18 @@ from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import catalogue
-from rlhf_lab.reports.policy_table import PolicyTable
+from rlhf_lab.reports.policy_table import PolicyTable, number
 
 COLUMNS = [metric.name for metric in catalogue().values() if metric.column]
 
 
 def estimate(mean: float, low: float, high: float) -> dict:
     return {"mean": mean, "low": low, "high": high, "n": 8, "clusters": 4}
+
+
+def test_a_number_that_is_not_known_is_a_dash():
+    """The standard deviation of a constant reward is NaN."""
+    assert [number(value) for value in (float("nan"), None, {"mean": None}, 2.0)] == ["–", "–", "–", "2"]
 
 
 def shown(policies: list[dict], width: int) -> list[str]:

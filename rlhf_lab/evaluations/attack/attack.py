@@ -28,7 +28,7 @@ from rlhf_lab.evaluations.repeated_samples import by_prompt
 from rlhf_lab.evaluations.reward_audit import audit_pairs
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward, text_reward
-from rlhf_lab.statistics.estimates import floats
+from rlhf_lab.statistics.estimates import floats, largest_first
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
@@ -89,9 +89,7 @@ class AttackStage:
         edits = [candidate.edits for candidate in found]
         card.write(self.run.directory, self.graph.name, results, edits, metrics)
         primary = [name for name in PRIMARY if name in metrics]
-        best_first = sorted(
-            (name for name in metrics if name.startswith("exploit_gain/")), key=lambda name: -metrics[name].mean
-        )
+        best_first = largest_first({name: gain for name, gain in metrics.items() if name.startswith("exploit_gain/")})
         return Result(policies, metrics, [*primary, *best_first], above(metrics["attack_gain"].mean, self.settings))
 
     def _sample(self) -> tuple[list[dict[str, Any]], dict[str, ScoredResponses]]:

@@ -6,6 +6,7 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.reports.sections import PageSection, ReportTable, figure_boxes
 from rlhf_lab.results.rundir import StoredRun
+from rlhf_lab.statistics.estimates import largest_first
 
 PREFIXES = {"reward": ("exploit_gain/", "trained_gain/"), "gold": ("exploit_gold/", "trained_gold/")}
 """Kind of gain → prefixes of its metrics; the second one is that of policies trained on the reward."""
@@ -46,8 +47,8 @@ def attack_levels(run: StoredRun, what: str) -> list[Level]:
     levels = []
     if SEARCH[what] in run.results:
         levels.append(Level("search", run.results[SEARCH[what]]))
-    others = [name for name in run.results if name.startswith(PREFIXES[what])]
-    for name in sorted(others, key=lambda name: -run.results[name].mean):
+    others = {name: gain for name, gain in run.results.items() if name.startswith(PREFIXES[what])}
+    for name in largest_first(others):
         kind, _, attack = name.partition("/")
         title = f"policy {attack}" if kind.startswith("trained") else attack
         levels.append(Level(title.replace("_", " "), run.results[name]))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # this module imports torch, and checking a command must not
 Function = Callable[..., Sequence[float | None]]
 TEXTS = ("prompts", "responses", "completions")
 """Names of parameters that receive text; `completions` is TRL's word for responses."""
+OF_THE_TRAINER = ("completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+"""Names of parameters that only TRL's GRPOTrainer passes."""
 
 
 class CallableReward:
@@ -110,7 +112,9 @@ def _called_by_name(function: Function) -> bool:
 
 def _messages_hint(error: Exception, named: Collection[str]) -> str:
     """Return the usual reason why a function written for TRL fails: it expects conversations."""
-    expects_messages = "completions" in named and isinstance(error, (TypeError, AttributeError, KeyError))
+    # "string indices must be integers, not 'str'", or "'str' object has no attribute 'get'"
+    is_about_text = isinstance(error, (TypeError, AttributeError)) and "str" in str(error)
+    expects_messages = "completions" in named and is_about_text
     return " (prompts and completions are text here, not lists of messages)" if expects_messages else ""
 
 
@@ -133,9 +137,13 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
     if unknown:
         expected = ", ".join(map(repr, unknown))
         there = ", ".join(map(repr, known)) or "none"
+        fix = "give the parameter a default"
+        if set(unknown) <= set(OF_THE_TRAINER):
+            fix += "; TRL's trainer passes it, and a reward here receives only text and columns of the data"
+        else:
+            fix += ", or add the column to the data"
         raise ConfigError(
-            f"reward {name} takes {expected}, which no row of data={corpus.name} has (it has: {there}); give the "
-            "parameter a default, or add the column to the data"
+            f"reward {name} takes {expected}, which no row of data={corpus.name} has (it has: {there}); {fix}"
         )
     parameters = _further_parameters(function)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

@@ -11,7 +11,7 @@ import re
 
 from rlhf_lab.environments.maths.answers import final_answer
 
-MARKED = re.compile(r"####[ \t]*(\S[^\n]*)")
+MARKED = re.compile(r"(?<!#)#{4,}(?!#)[ \t]*(\S[^\n]*)")  # also a longer mark: "##### 7"
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BRACE = re.compile(r"(?<!\\)[{}]")
 r"""A LaTeX brace; \{ and \} are characters of the answer."""

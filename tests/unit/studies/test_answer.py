@@ -14,6 +14,7 @@ from support import planned
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.packs import named
 from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.reward.attack import attack_levels
 from rlhf_lab.reports.run.header import header_metadata
 from rlhf_lab.results.answer import OTHER_RUN, Conclusion, answer
 from rlhf_lab.results.answer_corpora import synthetic_corpus
@@ -172,6 +173,18 @@ METRICS = {
 def test_stages_without_policies_answer_from_their_numbers(make_run, kind):
     metrics, words = METRICS[kind]
     assert words in said(change(make_run(policies=()), kind, metrics=metrics)).sentence
+
+
+def test_an_exploit_without_a_score_is_not_the_one_that_gains_most(make_run):
+    """The mean of a gain that is unscored on every prompt is null, which is read as NaN."""
+    unscored = {"mean": None, "low": None, "high": None, "n": 0, "clusters": 0}
+    metrics = {"attack_gain": rate(0.1), "exploit_gain/empty": unscored, "exploit_gain/padding": rate(0.7)}
+    directory = change(make_run(policies=()), "attack", metrics=metrics)
+    assert "of the fixed exploits, padding gains most (0.700 ±0.020)." in said(directory).sentence
+    levels = attack_levels(read_run(directory), "reward")
+    assert [level.name for level in levels] == ["search", "padding", "empty"]
+    metrics.pop("exploit_gain/padding")
+    assert "exploits" not in said(change(directory, "attack", metrics=metrics)).sentence
 
 
 def test_a_made_corpus_is_answered_by_its_rows_and_the_most_frequent_reason_against_one(make_run):

@@ -41,6 +41,8 @@ STATED = [
     ("it is 7", None),
     ("", None),
     ("####", None),
+    ("##### 7", "7"),  # the official scorer finds "#### 7" in it
+    ("#####\n7", None),
 ]
 
 

@@ -86,12 +86,23 @@ def test_a_run_notes_that_no_response_states_an_answer(responses, noted):
     notes = []
     data = SimpleNamespace(oracle=AnswerKey({"p": "7"}))
     evaluator = Evaluator.__new__(Evaluator)
-    evaluator.run = SimpleNamespace(data=data, config=SimpleNamespace(data=Verifiable(path="x")), note=notes.append)
+    config = SimpleNamespace(data=Verifiable(path="x"), verifier=None)
+    evaluator.run = SimpleNamespace(data=data, config=config, note=notes.append)
     evaluator._note_unread_answers("SFT", [{"response": response} for response in responses])
-    assert len(notes) == noted
+    assert len(notes) == noted and all("data.verifier=math also reads" in note for note in notes)
     evaluator.run.config.data = ArithmeticData()  # a world has no data.verifier that could be chosen
     evaluator._note_unread_answers("SFT", [{"response": "it is 7"}])
     assert len(notes) == noted
+
+
+def test_a_run_that_reads_answers_as_mathematics_is_not_told_to_do_so():
+    notes = []
+    evaluator = Evaluator.__new__(Evaluator)
+    config = SimpleNamespace(data=Verifiable(path="x"), verifier=Math())
+    oracle = VerifierOracle(MathVerifier(Math()), {})
+    evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=oracle), config=config, note=notes.append)
+    evaluator._note_unread_answers("SFT", [{"response": "seven"}])
+    assert len(notes) == 1 and "\\boxed" in notes[0] and "data.verifier" not in notes[0]
 
 
 def test_what_counts_as_one_answer():
