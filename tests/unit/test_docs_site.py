@@ -44,7 +44,7 @@ def test_the_page_of_an_algorithm_has_its_guide_and_its_reference_implementation
     assert "| `algorithm.only_correct` |" in option.text
     linked: list[str] = []
     assert "](../source/tests/reference/sft.py.md)" in links.rewritten(option, linked.append)
-    assert {"docs/results/archive/model_scale.md", "recipes/sft.yaml"} <= set(linked)
+    assert {"docs/results/model_scale.md", "recipes/sft.yaml"} <= set(linked)
 
 
 def test_every_reference_implementation_has_a_guide_that_names_settings_of_its_algorithm() -> None:
