@@ -112,6 +112,35 @@ def test_the_opposite_sign_is_not_confirmed_and_few_settings_test_nothing(make_s
     assert correlation_markdown(none) == "" and correlations(StudyResults(none)).values == {"boxes": []}
 
 
+def test_permuted_outcomes_are_never_confirmed(make_study):
+    """Null check: gold of another setting of the same world. The mean of 20 pooled correlations is near 0."""
+    rng = np.random.default_rng(0)
+    study = study_of(make_study, jobs(lambda world, n, seed: -float(n)))
+    pooled = []
+    for _ in range(20):
+        shuffled = {world: rng.permutation(12) for world in "ab"}
+        gold = [
+            -float(shuffled[world][int(n)]) for world, n in zip(study.frame["world"], study.frame["pairs"], strict=True)
+        ]
+        (verdict,) = correlations_of(replace(study, frame=study.frame.assign(gold=gold)))
+        assert verdict.verdict != CONFIRMED
+        pooled.append(verdict.pooled.mean)
+    # The standard deviation of Spearman's ρ of n = 12 is 1/√11 = .30; of the mean of 40 of them .05.
+    assert abs(np.mean(pooled)) < 3 * 0.05
+
+
+@pytest.mark.parametrize("sees", ["scale", "sign"])
+def test_a_metric_that_sees_only_the_world_is_not_confirmed(make_study, sees):
+    """Null check: gold is lower in world b. A metric that is larger there, or reversed there, predicts no setting."""
+    rng = np.random.default_rng(1)
+    rows = jobs(lambda world, n, seed: -float(n) - 100 * (world == "b"))
+    for row in rows:
+        in_b = row["world"] == "b"
+        row["attack_gain"] = 100 * in_b + rng.normal() if sees == "scale" else row["attack_gain"] * (-1 if in_b else 1)
+    (verdict,) = correlations_of(study_of(make_study, rows))
+    assert verdict.verdict in (UNCLEAR, REFUTED) and abs(verdict.pooled.mean) < 0.4
+
+
 def estimate(mean, low, high) -> Estimate:
     return Estimate(mean, low, high, 24, 24)
 
