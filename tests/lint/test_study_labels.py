@@ -64,7 +64,8 @@ def labels_of(path: Path) -> list[str]:
 
 
 def test_studies_are_found():
-    assert len(STUDIES) > 40 and sum(len(labels_of(path)) for path in STUDIES) > 100
+    # fewer than 40 without the packs
+    assert len(STUDIES) > 30 and sum(len(labels_of(path)) for path in STUDIES) > 100
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
