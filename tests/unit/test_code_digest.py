@@ -129,29 +129,6 @@ def test_an_edit_while_a_process_runs_is_noticed(toy, tmp_path):
     assert edited(labels) == ["toy/late.py"]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "file", "finder"),
-    [
-        ("mt_bench", "judges/rubrics/mt_bench.yml", "judges/rubric.py:SHIPPED"),
-        ("safety_eval", "safety/sets/prompts.jsonl", "safety/prompt_sets.py:SHIPPED"),
-    ],
-)
-def test_files_of_the_package_count_in_what_finds_them(monkeypatch, fresh, recipe, file, finder):
-    pack = code_digest.PACKAGE / "packs" / "judging"
-    original = Path.read_bytes
-
-    def code(added: bytes) -> dict[str, str]:
-        def edited_bytes(self: Path) -> bytes:
-            return original(self) + (added if self == pack / file else b"")
-
-        monkeypatch.setattr(Path, "read_bytes", edited_bytes)
-        fresh()
-        return planned(recipe).code
-
-    before, after = code(b""), code(b"# another\n")
-    assert {label for label in before if before[label] != after[label]} == {f"rlhf_lab/packs/judging/{finder}"}
-
-
 def keys() -> dict[str, str]:
     """Stage → key of dpo_iterative and of all that it starts from."""
     return {stage.recipe: stage.key for stage in planned("dpo_iterative", "data=mini_hh_small").upstream()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support import planned
 
 from rlhf_lab.core.packs import load, packs
 from rlhf_lab.evaluations.suite.suite_file import read_suite
@@ -12,6 +14,7 @@ from rlhf_lab.gates import scores, verdicts
 from rlhf_lab.packs.judging import PACK
 from rlhf_lab.packs.judging.answers import graded_pairs
 from rlhf_lab.packs.judging.grading import graded, settings
+from rlhf_lab.stages import code_digest
 from rlhf_lab.statistics.estimates import Estimate
 
 
@@ -42,3 +45,27 @@ def test_grades_answer_with_the_labels_they_rank_as_and_the_replies_without_one(
     sentence = graded_pairs(SimpleNamespace(results=results))
     assert "the higher mean grade in 0.700 ±0.020 of the pairs, ties half; 0.100 ±0.020 of the responses" in sentence
     assert graded_pairs(SimpleNamespace(results={})) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "file", "finder"),
+    [
+        ("mt_bench", "judges/rubrics/mt_bench.yml", "judges/rubric.py:SHIPPED"),
+        ("safety_eval", "safety/sets/prompts.jsonl", "safety/prompt_sets.py:SHIPPED"),
+    ],
+)
+def test_files_of_the_pack_count_in_what_finds_them(monkeypatch, request, recipe, file, finder):
+    pack = code_digest.PACKAGE / "packs" / "judging"
+    original = Path.read_bytes
+    request.addfinalizer(code_digest.forget)  # what other tests read is that of the files as they are
+
+    def code(added: bytes) -> dict[str, str]:
+        def edited_bytes(self: Path) -> bytes:
+            return original(self) + (added if self == pack / file else b"")
+
+        monkeypatch.setattr(Path, "read_bytes", edited_bytes)
+        code_digest.forget()
+        return planned(recipe).code
+
+    before, after = code(b""), code(b"# another\n")
+    assert {label for label in before if before[label] != after[label]} == {f"rlhf_lab/packs/judging/{finder}"}

@@ -43,7 +43,7 @@ def test_a_crossing_with_its_interval():
 
 def test_the_side_with_lower_values_leads_if_lower_is_better():
     study = study_of(LIST, NOTES)
-    names = {name: f"safety/many_shot/{index}" for index, name in enumerate(METRICS)}
+    names = {name: f"exploit_gain/{index}" for index, name in enumerate(METRICS)}
     renamed = {f"{old}{end}": f"{new}{end}" for old, new in names.items() for end in ("", "/low", "/high", "/n")}
     plan = study.crossings[0] | {"metrics": list(names.values())}
     study = replace(study, frame=study.frame.rename(columns=renamed), crossings=(plan,))
