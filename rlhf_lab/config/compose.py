@@ -238,19 +238,9 @@ def _suggest_key(path: str, values: Mapping[str, Any]) -> str:
         return f"; {leaf} is a setting of another {group} ({named})"
     if group in root.names() and leaf:
         return f"; `explain {group}` lists its settings"
-    if not leaf and (full_keys := _keys_of_sections(group)):
+    if not leaf and (full_keys := registry.keys_of_sections(group)):
         return f"; did you mean {' or '.join(full_keys[: other_names.MAX_SUGGESTIONS])}?"
     return schema.did_you_mean(group, {*root.names(), "recipe"})
-
-
-def _keys_of_sections(name: str) -> list[str]:
-    """Return the keys SECTION.NAME of the settings with a name that was typed without its section."""
-    classes = [(section, found.cls) for section, found in registry.sections().items()]
-    for group in registry.groups():
-        classes += [(group, registry.settings_class(group, kind)) for kind in registry.kinds(group)]
-    # keys of a group with several chosen options contain the name of the option
-    sections = {section for section, cls in classes if name in {field.name for field in dataclasses.fields(cls)}}
-    return sorted(f"{section}.{name}" for section in sections if not registry.parts_of(section))
 
 
 @dataclass(frozen=True)

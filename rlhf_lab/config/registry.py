@@ -214,6 +214,15 @@ def settings_class(group: str, kind: str) -> type:
         raise ConfigError(f"{group}.kind={kind} is not registered; use one of {', '.join(kinds(group))}") from None
 
 
+def keys_of_sections(name: str) -> list[str]:
+    """Return the keys SECTION.NAME of the settings with a name that was typed without its section."""
+    classes = [(section, found.cls) for section, found in sections().items()]
+    classes += [(group, settings_class(group, kind)) for group in groups() for kind in kinds(group)]
+    having = {section for section, cls in classes if name in {field.name for field in dataclasses.fields(cls)}}
+    # Keys of a group with several chosen options contain the name of the option.
+    return sorted(f"{section}.{name}" for section in having if not parts_of(section))
+
+
 def kind_of(group: str, settings: object) -> str:
     """Return the registered name of a settings object."""
     return next(

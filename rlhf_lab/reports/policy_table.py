@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -140,6 +141,6 @@ def number(value: Any) -> str:
         if asymmetry > half:
             return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
         return f"{value['mean']:.2f} ±{half:.2f}"
-    if value is None or value != value:  # NaN is the only value that differs from itself
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

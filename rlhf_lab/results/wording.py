@@ -97,8 +97,7 @@ def two_digits(value: float) -> str:
     """Return a number with two significant digits, never in powers of ten."""
     if not math.isfinite(value) or value == 0:
         return compact(value)
-    digits = min(4, max(0, 1 - math.floor(math.log10(abs(value)))))
-    return f"{value:.{digits}f}"
+    return f"{value:.{_decimals(value, significant=2)}f}"
 
 
 def _typographic_minus(text: str) -> str:

@@ -14,7 +14,8 @@ from fractions import Fraction
 
 NUMBER = r"[-−+]?\$? ?[-−]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?"
 MARKED = re.compile(rf"####[ \t]*({NUMBER})")  # the answer of GSM8K: "#### 1,000"
-MARKED_TEXT = re.compile(r"(?<!#)#{4,}(?!#)[ \t]*(\S[^\n]*)")  # any answer on the line: "#### New York"
+# any answer on the line: "#### New York"; a longer mark is read as well: "##### 7"
+MARKED_TEXT = re.compile(r"(?<!#)#{4,}(?!#)[ \t]*(\S[^\n]*)")
 # its content may have one level of braces: \boxed{\frac{1}{2}}
 BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")  # \frac{1}{2}, \dfrac{1}{2}

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 
-from rlhf_lab.environments.maths.answers import final_answer
+from rlhf_lab.environments.maths.answers import MARKED_TEXT, final_answer
 
-MARKED = re.compile(r"(?<!#)#{4,}(?!#)[ \t]*(\S[^\n]*)")  # also a longer mark: "##### 7"
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BRACE = re.compile(r"(?<!\\)[{}]")
 r"""A LaTeX brace; \{ and \} are characters of the answer."""
@@ -23,7 +22,7 @@ SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 
 def stated_answer(text: str, *, lenient: bool = False) -> str | None:
     """Return the answer as written, without the mark around it; None if the response states none."""
-    marked = MARKED.search(text)
+    marked = MARKED_TEXT.search(text)
     if marked and last_boxed(text[marked.end() :]) is None:
         return _unwrapped(marked[1])
     boxed = last_boxed(text)
