@@ -94,6 +94,21 @@ class Stage:
     @cached_property
     def settings_key(self) -> str:
         """Hash of the settings, seed, data and upstream that affect the stage's result, independent of the code."""
+        needs = {role: need.settings_key for role, need in self.needs.items()}
+        return _hash({**self._key_material, "needs": needs}, 12)
+
+    @cached_property
+    def settings_but_seeds(self) -> str:
+        """Hash of the same settings without the seeds: equal for repetitions of a job with another seed."""
+        needs = {
+            role: need.settings_but_seeds if isinstance(need, Stage) else need.settings_key
+            for role, need in self.needs.items()
+        }
+        return _hash({**_without_seeds(self._key_material), "needs": needs}, 12)
+
+    @cached_property
+    def _key_material(self) -> dict[str, Any]:
+        """The stage's own settings, seed and data that affect its result."""
         values = root.to_values(self.config)
         for section in self.config.sections().values():
             for setting, digest in section.digests(self.config).items():  # the content of a file counts, not its name
@@ -118,7 +133,6 @@ class Stage:
             "seed": self.config.seed,
             "dtype": self.config.runtime.dtype,
             "data": _data_identity(self.config.data),
-            "needs": {role: need.settings_key for role, need in self.needs.items()},
             **sections,
         }
         if self.config.corpus_roles:
@@ -129,7 +143,7 @@ class Stage:
             material[f"distinct/{name}"] = _keyed(getattr(self.config, name), values[name])
         if self.config.engine != "native":  # only then part of the key: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
-        return _hash(material, 12)
+        return material
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -389,6 +403,14 @@ def _default(item: dataclasses.Field[Any]) -> Any:
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in names}
+
+
+def _without_seeds(values: Any) -> Any:
+    """Return nested settings without those whose name is "seed" or ends with "_seed"."""
+    if isinstance(values, dict):
+        kept = [name for name in values if name != "seed" and not name.endswith("_seed")]
+        return {name: _without_seeds(values[name]) for name in kept}
+    return values
 
 
 def _hash(material: object, length: int) -> str:

@@ -1,7 +1,8 @@
 """Registration of a study's claims: what was claimed, when, and which seeds had been looked at by then.
 
-A claim is registered when its study first runs, under a hash of its meaning. A claim that is added or changed after a
-look is registered with the seeds that had been seen, and only other seeds can decide it. Claims that were registered at
+A claim is registered when its study first runs, under a hash of its meaning. The settings of the jobs that it compares,
+without their seeds, are part of the meaning. A claim that is added or changed after a look is registered with the seeds
+that had been seen, and only other seeds can decide it. Claims that were registered at
 the same state of knowledge form one family for Holm's adjustment. A claim that is withdrawn after a look still counts
 in its family, because otherwise dropping the claims that look hopeless would make the others easier to confirm.
 
@@ -29,6 +30,9 @@ FIXED_LIST = "one test of a fixed list of seeds, 5 % after Holm"
 SEQUENTIAL = "a test after every seed until decided, 5 % after Holm"
 RANKS = "rank correlation over settings, 95 % interval"
 RATE = "rate over runs, interval clustered by seed, 95 % after Bonferroni"
+
+JOB_SETTINGS = "job_settings"
+"""Entry of a claim's meaning: hash of the settings of the jobs that it is about, without their seeds."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,18 @@ class Registration:
         seen = self.seen
         entries = {entry.hash: entry for entry in self.entries}
         hashes = [fingerprint(meaning) for meaning in meanings]
-        vanished = [entry for entry in entries.values() if entry.hash not in hashes]
+        # Claims that were registered before version 0.17, without the settings of their jobs, keep their entry.
+        earlier_hashes = [fingerprint(without_job_settings(meaning)) for meaning in meanings]
+        adopted = {
+            claim_hash: entries[earlier]
+            for claim_hash, earlier in zip(hashes, earlier_hashes, strict=True)
+            if earlier in entries
+        }
+        known = {*hashes, *(entry.hash for entry in adopted.values())}
+        vanished = [entry for entry in entries.values() if entry.hash not in known]
         present = []
         for claim_hash, meaning in zip(hashes, meanings, strict=True):
-            entry = entries.get(claim_hash)
+            entry = entries.get(claim_hash) or adopted.get(claim_hash)
             if entry is None:
                 replaces = _replaced(meaning, [old for old in vanished if not old.withdrawn], seen)
                 entry = RegisteredClaim(claim_hash, meaning, date, seen, replaces)
@@ -178,6 +190,11 @@ def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], s
     return old.hash if _was_looked_at(old, seen) else old.replaces
 
 
+def without_job_settings(meaning: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a claim says, without the settings of the jobs that it is about."""
+    return {name: value for name, value in meaning.items() if name != JOB_SETTINGS}
+
+
 def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a claim says, in a form that does not depend on how it is written; sorted by key.
 
@@ -194,8 +211,15 @@ def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str
     by = None if claim.get("by") is None else level_name(claim["by"])
     pools_arms = by is None and plan.get("by") == ARM
     arms = {name: settings[name] for name in sorted(settings) if pools_arms or name in (level, versus, by)}
+    jobs = [
+        job
+        for job in plan["jobs"]
+        if level_name(job["overrides"].get(plan["compare"])) in (level, versus)
+        and (by is None or level_name(job["overrides"].get(plan["by"])) == by)
+    ]
     return {
         **({"arms": arms} if arms else {}),
+        **_job_settings(jobs),
         "by": None if by is None else {plan["by"]: by},
         "compare": plan["compare"],
         "direction": claim["direction"],
@@ -219,6 +243,7 @@ def correlation_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> di
     """
     return {
         **_all_arms(plan),
+        **_job_settings(plan["jobs"]),
         "by": plan.get("by") or None,
         "direction": claim["direction"],
         "method": RANKS,
@@ -240,6 +265,7 @@ def rate_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str,
     """
     return {
         **_all_arms(plan),
+        **_job_settings(plan["jobs"]),
         "direction": claim["direction"],
         "method": RATE,
         "metric": claim["metric"],
@@ -252,6 +278,15 @@ def _all_arms(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of all arms as a part of a claim's meaning; empty for a study without arms."""
     arms = plan.get("arms") or {}
     return {"arms": {name: arms[name] for name in sorted(arms)}} if arms else {}
+
+
+def _job_settings(jobs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return a hash of the settings of jobs, without their seeds, as a part of a claim's meaning.
+
+    It is empty for jobs of studies written before their settings were recorded.
+    """
+    settings = sorted({job["settings"] for job in jobs if "settings" in job})
+    return {JOB_SETTINGS: fingerprint(settings)} if settings else {}
 
 
 def _swept_values(plan: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -260,6 +260,7 @@ def _write_plan(
                 "overrides": redacted(job),
                 "run": str(stage.directory.resolve()),
                 "seed": stage.config.seed,
+                "settings": stage.settings_but_seeds,
                 "name": stage.recipe,
                 "question": redacted(stage.config.question),
             }

@@ -7,11 +7,12 @@ from functools import cache
 import pytest
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
-from support import check_each, checked
+from support import check_each, checked, planned
 
 from rlhf_lab.algorithms.policy_gradient.settings import closest_divisor
 from rlhf_lab.config import check as config_check
 from rlhf_lab.config import compose, inventory, registry, root, schema
+from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.redaction import redacted
 from rlhf_lab.memory.plan import plan_stage
@@ -342,3 +343,26 @@ def test_the_time_limit_of_collectives_is_in_no_key():
     ]
     assert stages[0].settings_key == stages[1].settings_key
     assert [stage.config.sharding.timeout_minutes for stage in stages] == [30, 5]
+
+
+def test_repetitions_of_a_job_differ_in_seeds_alone():
+    repeated = [planned("dpo", f"seed={seed}").settings_but_seeds for seed in (0, 1)]
+    assert repeated[0] == repeated[1]
+    assert planned("dpo", "seed=0").settings_key != planned("dpo", "seed=1").settings_key
+    # A setting of an upstream stage counts too.
+    other = planned("dpo", "stages.sft.algorithm.epochs=0.5")
+    assert other.settings_but_seeds not in repeated
+
+
+@pytest.mark.slow
+def test_every_study_repeats_its_jobs_with_other_seeds():
+    def check(recipe: str) -> None:
+        command = compose.check_command([f"+recipe={recipe}", "size=smoke", "seed=0,1"])
+        settings: dict[str, set[str]] = {}
+        for job, config in zip(command.jobs, command.configs, strict=True):
+            level = level_name({key: value for key, value in job.items() if key != "seed"})
+            settings.setdefault(level, set()).add(artifacts.plan(config, recipe).settings_but_seeds)
+        assert all(len(keys) == 1 for keys in settings.values())
+
+    swept = [name for name in inventory.recipes() if name.startswith("study/") and name != "study/search_dpo"]
+    check_each(swept, check)

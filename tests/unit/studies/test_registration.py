@@ -66,19 +66,31 @@ def directory(written: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def start(directory: Path, *claims: dict, seeds: range = range(3), until: str | None = None) -> None:
-    """Do what a command does before its first job: register the claims and write study.json."""
+def start(
+    directory: Path,
+    *claims: dict,
+    seeds: range = range(3),
+    until: str | None = None,
+    settings: dict[str, str] | None = None,
+) -> None:
+    """Do what a command does before its first job: register the claims and write study.json.
+
+    Args:
+        settings: buffer → hash of its jobs' settings; None for a version that did not record it.
+    """
     plan = json.loads((directory / "full.json").read_text())
     jobs = [job | {"seed": job["overrides"]["seed"]} for job in plan["jobs"]]
+    if settings:
+        jobs = [job | {"settings": settings[job["overrides"]["algorithm.buffer"]]} for job in jobs]
     plan |= {"predicts": list(claims), "until": until, "command": "python -m rlhf_lab +recipe=study/buffers seed=0,1,2"}
     plan["jobs"] = [job for job in jobs if job["seed"] in seeds]
     plan["registration"] = register(directory, NAME, plan).to_dict()
     (directory / "study.json").write_text(json.dumps(plan))
 
 
-def run(directory: Path, *claims: dict, seeds: range = range(3)) -> Study:
+def run(directory: Path, *claims: dict, seeds: range = range(3), settings: dict[str, str] | None = None) -> Study:
     """Run a study, and look at its results."""
-    start(directory, *claims, seeds=seeds)
+    start(directory, *claims, seeds=seeds, settings=settings)
     study = read_study(directory)
     return replace(study, registration=record_look(directory, study.completed["index"]))
 
@@ -131,6 +143,29 @@ def test_a_changed_claim_is_not_judged_by_seeds_that_were_seen(directory):
     (row,) = verdicts(run(directory, HIGHER, seeds=range(3, 6)))
     assert row.verdict == CONFIRMED and row.comparison.difference.clusters == 3
     assert "; without seeds 0, 1, 2, which had been seen when the claim was registered on " in row.sentence
+
+
+def test_settings_of_jobs_that_change_after_a_look_make_a_new_claim(directory):
+    before = {"current": "a", "mixed": "b", "stale": "c"}
+    first = run(directory, HIGHER, STALE, settings=before)
+    higher, stale = first.registration.claims
+    changed = before | {"mixed": "d"}  # for example another learning rate
+    study = run(directory, HIGHER, STALE, settings=changed)
+    row, unchanged = verdicts(study)
+    assert row.verdict == AFTER_LOOK and unchanged.verdict == CONFIRMED
+    new, same = study.registration.claims
+    assert (new.seen, new.replaces, same) == ((0, 1, 2), higher.hash, stale)
+    expected = f"It replaces {higher.hash[:12]}, the same claim about jobs with other settings."
+    assert any(line.endswith(expected) for line in registration_lines(study))
+    # More seeds of the same jobs, and levels that the claim does not compare, change nothing.
+    more = run(directory, HIGHER, STALE, seeds=range(6), settings=changed | {"stale": "e"})
+    assert more.registration.claims[0] == new and more.registration.claims[1] != stale
+
+
+def test_a_claim_registered_without_settings_keeps_its_registration(directory):
+    old = run(directory, HIGHER).registration.claims[0]
+    study = run(directory, HIGHER, settings={"current": "a", "mixed": "b", "stale": "c"})
+    assert study.registration.claims == (old,) and study.registration.withdrawn == ()
 
 
 def test_only_unseen_seeds_count_beside_seen_ones(directory):
