@@ -11,10 +11,11 @@ from rlhf_lab.config.overrides import literal
 from rlhf_lab.config.search_space import SearchGoal
 from rlhf_lab.core.files import read_object, write_json
 from rlhf_lab.results.rundir import is_run, read_run
-from rlhf_lab.results.wording import compact, metric_phrase, metric_title
+from rlhf_lab.results.wording import compact, markdown_table, metric_phrase, metric_title
 from rlhf_lab.studies.frame import COMPLETED
 
 FILE = "search.json"
+TITLE = "Trials of the search"
 RUNNING = "running"
 """Status of a trial that runs, or that was interrupted."""
 
@@ -134,6 +135,26 @@ def selection_note(search: SearchTrials) -> str:
     if search.shared_prompts:
         note += " The fresh seeds are tested on the same prompts, so the comparison covers training alone."
     return note
+
+
+def summary(search: SearchTrials) -> str:
+    """Return how many trials there are, why the search stopped, and what its best trial means."""
+    sentences = [f"{len(search.trials)} of at most {search.limit} trials."]
+    if search.stopped:
+        sentences.append(f"The search {search.stopped}.")
+    if search.command:
+        sentences.append(f"{selection_note(search)} One run with the best values: `{search.command}`.")
+    return " ".join(sentences)
+
+
+def trials_markdown(directory: Path) -> str:
+    """Return the trials of a search as a section in Markdown; "" for any other study, and before the first trial."""
+    search = read_trials(directory)
+    if search is None or not search.trials:
+        return ""
+    headings, rows = table(search)
+    alignment = "r" * (len(headings) - 1) + "l"
+    return f"\n## {TITLE}\n\n{summary(search)}\n\n{markdown_table(headings, rows, alignment)}\n"
 
 
 def stopped_after(search: SearchTrials, patience: int | None) -> SearchTrials:

@@ -35,6 +35,7 @@ from rlhf_lab.studies.origin import origin_markdown
 from rlhf_lab.studies.pareto_front import pareto_markdown
 from rlhf_lab.studies.rates import rate_markdown
 from rlhf_lab.studies.registration_text import registration_markdown
+from rlhf_lab.studies.search_trials import trials_markdown
 from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean, shared_bound
 from rlhf_lab.studies.verdict import verdict_markdown
 
@@ -190,6 +191,7 @@ def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion
         # "study.arm" is no setting that a reader knows
         headings = (study.compare.removeprefix("study."), *HEADINGS[1:])
         page.write(markdown_table(headings, rows, "lrrr") + "\n")
+    page.write(trials_markdown(study.path))
     page.write("".join(f"\n{line}\n" for line in missing_metric_lines(study)))
     page.write(rate_markdown(study))
     page.write(correlation_markdown(study))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_lab.reports.sections import PageSection, ReportTable
 from rlhf_lab.reports.study.results import StudyResults
-from rlhf_lab.studies.search_trials import read_trials, selection_note, table
+from rlhf_lab.studies.search_trials import TITLE, read_trials, summary, table
 
 
 def search(results: StudyResults) -> PageSection | None:
@@ -13,9 +13,4 @@ def search(results: StudyResults) -> PageSection | None:
     if found is None or not found.trials:
         return None
     headings, rows = table(found)
-    sentences = [f"{len(found.trials)} of at most {found.limit} trials."]
-    if found.stopped:
-        sentences.append(f"The search {found.stopped}.")
-    if found.command:
-        sentences.append(f"{selection_note(found)} One run with the best values: `{found.command}`.")
-    return PageSection("Trials of the search", " ".join(sentences), table=ReportTable(headings, rows))
+    return PageSection(TITLE, summary(found), table=ReportTable(headings, rows))

@@ -202,7 +202,8 @@ def test_an_interrupted_search_continues_and_ends_with_a_comparison_on_fresh_see
     assert section is not None and section.table is not None
     assert [row[-1] for row in section.table.rows].count("best") == 1
     page = write_report(directory).read_text()
-    assert "Trials of the search" in page and "6 of at most 6 trials" in page
+    for text in (page, (directory / "table.md").read_text()):
+        assert "Trials of the search" in text and "6 of at most 6 trials" in text
 
 
 def test_failed_trials_are_rows_and_more_trials_continue_the_search(tmp_path):
