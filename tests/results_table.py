@@ -19,7 +19,8 @@ GROUPS = {
     "Every claim is decided": "",
     "Some claims are decided": "",
     "No claim is decided": "The pages say how many seeds would decide their claims.",
-    "Single comparisons": "These pages state no claims. The interval of a run is over prompts, and that of a search over training runs.",
+    "Single comparisons": "These pages state no claims. The interval of a run is over prompts, that of a search over "
+    "training runs.",
 }
 """Heading → sentence below it."""
 HEADINGS = ["question", "claims", "answer", "seeds", ""]

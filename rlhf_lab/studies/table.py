@@ -35,8 +35,8 @@ from rlhf_lab.studies.origin import origin_markdown
 from rlhf_lab.studies.pareto_front import pareto_markdown
 from rlhf_lab.studies.rates import rate_markdown
 from rlhf_lab.studies.registration_text import registration_markdown
-from rlhf_lab.studies.search_trials import trials_markdown
 from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean, shared_bound
+from rlhf_lab.studies.search_trials import trials_markdown
 from rlhf_lab.studies.verdict import verdict_markdown
 
 
