@@ -141,6 +141,15 @@ class Pairs(FileSettings):
     def text_columns(self) -> tuple[str, ...]:
         return (self.prompt, self.chosen, self.rejected, self.tools)
 
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                self.chosen != self.rejected,
+                f"chosen and rejected are the same column, {self.chosen!r}; name one column for each side",
+            ),
+        )
+
 
 @register("data", "graded")
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitRead
         else:
             fix = "the source has no rows"
         rows = reader.report.rows
-        raise DataError(f"{path}: no pair is left for {name} of {rows} rows ({reasons or 'none'}); {fix}")
+        raise DataError(f"{path}: no usable row is left for {name} of {rows} rows ({reasons or 'none'}); {fix}")
 
 
 def _sum_reports(*readers: SplitReader) -> SourceReport:

@@ -150,7 +150,7 @@ def test_the_fingerprint_follows_content_not_names(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([hh_row("q", "a", "a")] * 3, r"no pair is left for train of 3 rows \(3 × identical replies\)"),
+        ([hh_row("q", "a", "a")] * 3, r"no usable row is left for train of 3 rows \(3 × identical replies\)"),
         ([], "the source has no rows"),
         ([hh_row("q")] * 3, r"none of the 3 usable rows is left for test.*change data\.test_fraction"),
     ],
@@ -280,3 +280,10 @@ def test_rows_with_lone_surrogates_are_kept_and_counted(tmp_path):
     report = load(write(tmp_path / "a.jsonl", rows)).report["all"]
     assert report.noted[REPAIRED] == 3 and report.kept == 40
     assert report.examples[REPAIRED] == "a.jsonl:1"
+
+
+def test_one_column_for_both_sides_is_refused_before_anything_runs():
+    with pytest.raises(
+        ValueError, match="chosen and rejected are the same column, 'rejected'; name one column for each"
+    ):
+        Pairs(path="pairs.jsonl", chosen="rejected")
