@@ -118,7 +118,10 @@ def test_length_control_is_a_logistic_regression():
     theirs = model.fit(cov_type="cluster", cov_kwds={"groups": votes.prompt_N, "use_correction": False})
     controlled = length_controlled_win_rate(votes.mean_N, votes.length_N, votes.prompt_N)
     assert controlled.win_rate.mean == pytest.approx(sigmoid(theirs.params[0]))
-    half_width = stats.t.ppf(0.975, 99) * theirs.bse[0] * math.sqrt(100 / 99)
+    # the scores have ties: one more win and one more loss at equal length are added to the variance
+    p = sigmoid(theirs.params[0])
+    added = ((1 - p) ** 2 + p**2) * theirs.normalized_cov_params[0, 0] ** 2
+    half_width = stats.t.ppf(0.975, 99) * math.sqrt(theirs.bse[0] ** 2 * 100 / 99 + added)
     assert controlled.win_rate.high == pytest.approx(sigmoid(theirs.params[0] + half_width))
     assert controlled.length.mean == pytest.approx(theirs.params[1])
 
@@ -127,6 +130,10 @@ def test_without_any_length_difference_length_control_changes_nothing():
     controlled = length_controlled_win_rate([1, 0, 1, 1], [0, 0, 0, 0], range(4))
     assert controlled.win_rate.mean == pytest.approx(0.75)
     assert math.isnan(controlled.length.mean)
+    # ten ties: the variance of the win rate, .5/100, is that of the logit times (p(1 − p))² = 1/16
+    ties = length_controlled_win_rate([0.5] * 10, [0] * 10, range(10))
+    logit_width = stats.t.ppf(0.975, 9) * math.sqrt(0.5 / 100 * 16)
+    assert ties.win_rate.high == pytest.approx(sigmoid(logit_width))
 
 
 def penalised(score_N, design_NM) -> np.ndarray:
