@@ -10,7 +10,7 @@ import pytest
 from fake_judge import FakeJudge, says
 from scipy import stats
 
-from rlhf_lab.core.errors import DataError, JudgeUnavailable
+from rlhf_lab.core.errors import ConfigError, DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.packs.judging.judges.command import read_words
 from rlhf_lab.packs.judging.judges.judgement import Judging, names_of
@@ -60,6 +60,7 @@ def test_alpaca_evals_model_outputs(tmp_path):
 
 
 def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -254,6 +255,12 @@ def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
         judging.run()
         assert [row["reference"] for row in read_jsonl(judging.directory / "judgements.jsonl")] == [reference]
         return judging.directory
+
+    # rows that another program wrote are not removed
+    foreign = write(tmp_path / "mine" / "judgements.jsonl", [{"id": "1"}])
+    with pytest.raises(ConfigError, match="mine contains a judgement of other responses"):
+        directory_of(f"to={tmp_path / 'mine'}")
+    assert read_jsonl(foreign) == [{"id": "1"}]
 
     commands = (["reference=x"], [], ["reference=y"])
     directories = [directory_of(*words) for words in commands]
