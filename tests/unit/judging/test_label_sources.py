@@ -189,6 +189,10 @@ def test_all_labels_in_the_form_of_judgements(tmp_path):
         **{"winner": TIE, "annotator": "ana", "seconds": 1.5},
     }
     assert [item.id for item in read_source(tmp_path / "labels.jsonl").items] == ["i0", "i1"]
+    # rows of two prompts without an id of their prompt are two clusters
+    rows = [{**row, "prompt_id": None, "prompt": f"question {index}"} for index, row in enumerate(rows)]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len({item.prompt_id for item in read_source(tmp_path / "labels.jsonl").items}) == 2
 
 
 # Agreement
@@ -274,6 +278,8 @@ def test_an_export_never_overwrites_what_is_labelled(tmp_path, monkeypatch):
         command.run([str(source), "export=pairs.jsonl"])
     with pytest.raises(ConfigError, match=r"export=judgements\.jsonl is the source"):
         command.run([".", "to=labels.sqlite", "export=judgements.jsonl"])
+    with pytest.raises(ConfigError, match=r"export=labels\.sqlite is the source or the label store"):
+        command.run([".", "to=labels.sqlite", "export=labels.sqlite"])
     assert source.read_text() == before
 
 

@@ -81,6 +81,8 @@ def sort_words(
 def run(words: Sequence[str]) -> None:
     """Run the judgement, print its results and the output directory."""
     options = read_words(words)
+    if any(options.policies) and not any(path.is_dir() for path in options.sources):
+        raise ConfigError("policy selects a policy of a run directory, and the sources are files; leave it out")
     named = zip(options.sources, options.policies, strict=True)
     sources = [_read(path, policy) for path, policy in named]
     distinct = {(source.path.resolve(), source.policy) for source in sources}

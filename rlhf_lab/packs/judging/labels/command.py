@@ -52,9 +52,11 @@ def run(arguments: Sequence[str]) -> None:
     if options.export:
         file = Path(options.export)
         # an export must not overwrite the files that are being labelled
-        read = (source, source / JUDGEMENTS, source / EVALUATION)
+        read = (source, source / JUDGEMENTS, source / EVALUATION, path)
         if file.resolve() in [each.resolve() for each in read]:
-            raise ConfigError(f"export={options.export} is the source and would be overwritten; name another file")
+            raise ConfigError(
+                f"export={options.export} is the source or the label store, and would be overwritten; name another file"
+            )
         _export(LabelStore(path), file, options.format)
     else:
         _serve(source, path, options)

@@ -251,12 +251,13 @@ def _judgement(values: Mapping[str, Any]) -> LabelItem:
         raise RowProblem(f"column 'winner' is {describe(winner)}; expected first, second, tie or null")
     if score is not None and not (isinstance(score, int | float) and 0 <= score <= 1):
         raise RowProblem(f"column 'score' is {describe(score)}; expected a number from 0 to 1, or null")
+    prompt_id = values.get("prompt_id")
     names = values.get("names") or [FIRST, SECOND]
     if not is_text_list(names) or len(names) != 2:
         raise RowProblem(f"column 'names' is {describe(names)}; expected two texts: the authors of first and second")
     return LabelItem(
         id=str(values.get("id") or digest(prompt, first, second, names)),
-        prompt_id=str(values.get("prompt_id", digest(prompt))),
+        prompt_id=digest(prompt) if prompt_id is None else str(prompt_id),
         prompt=prompt,
         first=first,
         second=second,
