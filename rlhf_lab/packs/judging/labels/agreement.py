@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE
 from rlhf_lab.packs.judging.labels.store import StoredLabel
 from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa
-from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate, cluster_labels
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 
 CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -51,7 +51,7 @@ def agreement(a_N: Sequence[str], b_N: Sequence[str], prompts_N: Sequence[str]) 
     pairs = list(zip(a_N, b_N, strict=True))
     same_N = np.array([a == b for a, b in pairs], dtype=float)
     decided_N = np.array([TIE not in pair for pair in pairs], dtype=bool)
-    prompts = np.asarray(prompts_N)
+    prompts = cluster_labels(prompts_N)
     same = clustered_rate(same_N, prompts)
     kappa = cohen_kappa(a_N, b_N, prompts)
     return Agreement(same, kappa, clustered_rate(same_N[decided_N], prompts[decided_N]))

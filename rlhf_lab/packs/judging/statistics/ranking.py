@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import BoolArray, FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, POWER, Estimate, floats
+from rlhf_lab.statistics.estimates import LEVEL, POWER, Estimate, cluster_labels, floats
 from rlhf_lab.statistics.logistic import fit_weighted, is_separated, sigmoid
 from rlhf_lab.statistics.resampling import DRAWS, bootstrap_estimate, resample_weights
 
@@ -105,7 +105,7 @@ def comparisons(
         style: name → (N,) style of the first response minus that of the second.
     """
     scores = floats(score_N)
-    prompts = np.asarray(prompts_N).ravel()
+    prompts = cluster_labels(prompts_N)
     columns = {name: floats(values) for name, values in (style or {}).items()}
     lengths = {len(first_N), len(second_N), len(scores), len(prompts), *map(len, columns.values())}
     if len(lengths) > 1:
