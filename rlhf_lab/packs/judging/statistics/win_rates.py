@@ -112,9 +112,11 @@ def length_controlled_win_rate(
     length = fit.estimate(1) if lengths_vary else missing
     note = ""
     if fit.by_prior:
+        is_one_sided = np.ptp(score_N[~np.isnan(score_N)]) == 0
+        explained = "the judge prefers one side" if is_one_sided else "the lengths predict the preferred side"
         note = (
-            "the judge prefers one side without an exception, so the win rate at equal length is known only under a "
-            f"prior (standard deviation {PRIOR_SD:g} logits); more comparisons would move it"
+            f"{explained} without an exception, so the win rate at equal length is known only under a prior (standard "
+            f"deviation {PRIOR_SD:g} logits); more comparisons would move it"
         )
     problem = fit.problem
     if problem and fit.n:
