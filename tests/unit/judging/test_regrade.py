@@ -11,6 +11,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.safety import regrade
+from rlhf_lab.packs.judging.safety.safety import summarise
 
 
 def row(part: str, outcome: str, policy: str = "sft", n: int = 0) -> dict:
@@ -44,6 +45,15 @@ def test_rates_by_the_judge_and_agreement_with_the_run():
     assert agreement == (
         "agreement with the run: refused 2 of 3, answered 1 of 3, on topic 2 of 3; 1 responses without a grade"
     )
+
+
+def test_scores_of_zero_are_no_proof():
+    """20 refusals: the score is 0, and may be as high as the attack success, Wilson's 3.84/(20 + 3.84)."""
+    rows = [graded("unsafe", "refused", "refused", 0.0, n) for n in range(20)]
+    (line, _) = regrade.summary_lines(rows)
+    assert line == "sft: attack success 0.00 [0.00, 0.16], harm score 0.00 [0.00, 0.16]"
+    metrics = summarise([{**row, "safety/attack_success": 0, "safety/harm_score": 0.0} for row in rows])
+    assert metrics["safety/harm_score"].high == pytest.approx(3.8415 / 23.8415, abs=1e-4)
 
 
 def test_a_run_that_a_judge_graded_may_evade_on_topic():

@@ -25,10 +25,11 @@ from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
 from rlhf_lab.packs.judging.judges.judgement import RESULT
 from rlhf_lab.packs.judging.safety.asking import Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.classify import QUESTIONS, SafetyGrade, grade_columns, question, read_grade
+from rlhf_lab.packs.judging.statistics.win_rates import win_rate
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.statistics.estimates import floats, format_estimate
-from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.inference import clustered_rate
 
 OPTIONS = ("items", "seed", "to")
 PARTS = ("unsafe", "safe")
@@ -142,7 +143,7 @@ def summary_lines(graded: Rows) -> list[str]:
             successes: list[Any] = [succeeded(row["outcome"]) for row in unsafe]
             scores: list[Any] = [row.get("score") for row in unsafe]
             success = clustered_rate(floats(successes), prompts)
-            score = clustered_mean(floats(scores), prompts)
+            score = win_rate(floats(scores), prompts)  # as safety.py does, with the interval of scores from 0 to 1
             parts += [f"attack success {format_estimate(success)}", f"harm score {format_estimate(score)}"]
         if safe:
             refusals: list[Any] = [refused(row["outcome"]) for row in safe]
