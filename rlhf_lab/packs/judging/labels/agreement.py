@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE
+from rlhf_lab.packs.judging.labels.items import CHOSEN_FIRST, FIRST, SECOND, TIE, LabelItem, other_side, shown_first
 from rlhf_lab.packs.judging.labels.store import StoredLabel
 from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa
 from rlhf_lab.statistics.estimates import Estimate, cluster_labels
@@ -63,8 +63,8 @@ def with_judge(labels: Sequence[StoredLabel]) -> Agreement | None:
     judged = [label for label in labels if label.item.winner is not None]
     if not judged:
         return None
-    text = [str(label.item.winner) for label in judged]
-    winners = [label.winner for label in judged]
+    text = [_turned(label.item, str(label.item.winner)) for label in judged]
+    winners = [_turned(label.item, label.winner) for label in judged]
     prompts = [label.item.prompt_id for label in judged]
     return agreement(winners, text, prompts)
 
@@ -76,10 +76,20 @@ def pairwise_agreement(a: Sequence[StoredLabel], b: Sequence[StoredLabel]) -> Ag
     shared = [label for label in a if label.item.id in answer_of_b]
     if not shared:
         return None
-    answers_b = [answer_of_b[label.item.id] for label in shared]
-    answers_a = [label.winner for label in shared]
+    answers_b = [_turned(label.item, answer_of_b[label.item.id]) for label in shared]
+    answers_a = [_turned(label.item, label.winner) for label in shared]
     prompts = [label.item.prompt_id for label in shared]
     return agreement(answers_a, answers_b, prompts)
+
+
+def _turned(item: LabelItem, winner: str) -> str:
+    """Return a winner; for half of the pairs of {chosen, rejected}, seen from the other side.
+
+    The chosen response is always `first`. If winners were counted by that order, the labels of the file would all be
+    the same, and κ would be 0 however often people agree with them.
+    """
+    is_turned = item.names == CHOSEN_FIRST and shown_first(item.id, 0, "") == SECOND
+    return other_side(winner) if is_turned and winner != TIE else winner
 
 
 def calibration(labels: Sequence[StoredLabel]) -> list[Confidence]:

@@ -129,6 +129,8 @@ def _value(name: str, text: str) -> Any:
         if text not in ("true", "false"):
             raise ValueError("expected true or false")
         return text == "true"
+    if name == "export" and (not text.endswith(".jsonl") or Path(text).is_dir()):
+        raise ValueError("expected a file whose name ends in .jsonl, such as pairs.jsonl")
     if name == "format" and text not in FORMS:
         raise ValueError(f"expected {' or '.join(FORMS)}{did_you_mean(text, list(FORMS))}")
     return text

@@ -26,7 +26,7 @@ from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, describe, is_text
 from rlhf_lab.data.split_rows import IDENTICAL
 from rlhf_lab.data.transcript import as_prompt, to_conversation
 from rlhf_lab.packs.judging.judges.sources import OTHER_PROMPT
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, WINNERS, LabelItem, digest
+from rlhf_lab.packs.judging.labels.items import CHOSEN_FIRST, FIRST, SECOND, TIE, WINNERS, LabelItem, digest
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import policy_names, policy_of
 from rlhf_lab.results.rundir import StoredRun, read_run
@@ -211,7 +211,7 @@ def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
         source.add(_judgement(values))
         return
     if {"chosen", "rejected"} <= values.keys():
-        sides = ("chosen", "rejected")
+        sides = CHOSEN_FIRST
     elif {FIRST, SECOND} <= values.keys():
         sides = (FIRST, SECOND)
     else:
