@@ -385,6 +385,11 @@ def test_style_counts_what_markdown_shows():
     text = "# Title\n\n- one **bold** word\n* two\n1. three\n\n##no header, 2 * 3 * 4"
     counts = {name: count(text) for name, count in STYLE.items()}
     assert counts == {"length": len(text), "lists": 3, "bold": 1, "headers": 1}
+    # comments, list items and special methods in code are no style
+    code = "Use `__init__`:\n```python\n# comment\ndef __init__(self):\n- 1\n```\n- item\n~~~\n# open block\n**x**"
+    assert {name: count(code) for name, count in STYLE.items()} == {
+        **{"length": len(code), "lists": 1, "bold": 0, "headers": 0}
+    }
     differences = style_differences([text, "", "ab"], ["plain", "", "abcdef"])
     assert differences["lists"].tolist() == [1.0, 0.0, 0.0]
     assert differences["length"][2] == pytest.approx((2 - 6) / 8)
