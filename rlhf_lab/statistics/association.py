@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, cluster_labels, floats
 from rlhf_lab.statistics.resampling import TAIL, bootstrap_estimate, resample_weights
 
 Statistic = Callable[[FloatArray], FloatArray]
@@ -137,7 +137,7 @@ def _scored_rows(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> tupl
     """Return (rows without a NaN (n, V), their prompts as 0…P−1 (n,), number of rows left out)."""
     table_NV = np.stack([floats(column) for column in columns.values()], axis=1)
     scored_N = ~np.isnan(table_NV).any(axis=1)
-    scored_prompts_n = np.asarray(prompts_N).ravel()[scored_N]
+    scored_prompts_n = cluster_labels(prompts_N)[scored_N]
     _, prompt_n = np.unique(scored_prompts_n, return_inverse=True)
     return table_NV[scored_N], prompt_n, int((~scored_N).sum())
 

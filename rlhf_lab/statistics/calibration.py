@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats, win_or_tie
+from rlhf_lab.statistics.estimates import LEVEL, Estimate, cluster_labels, floats, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.resampling import DRAWS, TAIL, bootstrap_estimate, resample_weights
 
@@ -196,7 +196,7 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     """
     scored_N = ~np.isnan(floats(margin_N))
     margin_n = floats(margin_N)[scored_N]
-    cluster_n = np.asarray(clusters_N).ravel()[scored_N]
+    cluster_n = cluster_labels(clusters_N)[scored_N]
     unscored = scored_N.size - margin_n.size
     distinct_clusters, prompt_n = np.unique(cluster_n, return_inverse=True)
     pairs, prompts = margin_n.size, distinct_clusters.size
@@ -236,7 +236,7 @@ def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike) -> FloatArray:
     Prompts are split at random into two halves; each half is divided by the temperature fitted on the other half.
     """
     margin_N = floats(margin_N)
-    cluster_N = np.asarray(clusters_N).ravel()
+    cluster_N = cluster_labels(clusters_N)
     distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
     # Prompts are split, not pairs, because pairs of one prompt must not be in both halves.
     half_of_prompt = np.random.default_rng(0).permutation(distinct_clusters.size) % 2
@@ -253,7 +253,7 @@ def _scored_pairs(margin_N: ArrayLike, clusters_N: ArrayLike) -> tuple[FloatArra
     """Return (confidence, correctness, cluster) of the scored pairs."""
     scored_N = ~np.isnan(floats(margin_N))
     margin_n = floats(margin_N)[scored_N]
-    return confidence(margin_n), correctness(margin_n), np.asarray(clusters_N).ravel()[scored_N]
+    return confidence(margin_n), correctness(margin_n), cluster_labels(clusters_N)[scored_N]
 
 
 def _assign_bins(confidence_N: FloatArray, bins: int) -> np.ndarray:

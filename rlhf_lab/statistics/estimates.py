@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -195,6 +195,17 @@ def check_mean(mean: float, rows: ArrayLike, *, decimals: int | None = None) -> 
 def win_or_tie(difference: ArrayLike) -> FloatArray:
     """Return 1 for a positive difference, 0 for a negative one, ½ for 0, and NaN for NaN."""
     return np.sign(np.asarray(difference, dtype=np.float64)) / 2 + 0.5
+
+
+def cluster_labels(clusters_N: ArrayLike) -> np.ndarray:
+    """Return cluster labels as a flat array, (N,). Texts, such as prompts, become integers in their sorted order.
+
+    An array of texts has the width of its longest text in every row, so one long prompt would take gigabytes.
+    """
+    if isinstance(clusters_N, Sequence) and all(isinstance(label, str) for label in clusters_N):
+        number = {label: index for index, label in enumerate(sorted(set(clusters_N)))}
+        return np.array([number[label] for label in clusters_N], dtype=int)
+    return np.asarray(clusters_N).ravel()
 
 
 def floats(values: ArrayLike) -> FloatArray:

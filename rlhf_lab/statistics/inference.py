@@ -28,6 +28,7 @@ from rlhf_lab.statistics.estimates import (
     Comparison,
     Estimate,
     check_mean,
+    cluster_labels,
     floats,
     format_estimate,
 )
@@ -528,7 +529,7 @@ def _scored_rows(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray
         NumericError: the lengths differ, or a value is infinite.
     """
     values = floats(values_N)
-    clusters = np.asarray(clusters_N).ravel()
+    clusters = cluster_labels(clusters_N)
     if values.shape != clusters.shape:
         raise NumericError(f"{values.size} values came with {clusters.size} cluster labels; give one label per value")
     if np.isinf(values).any():

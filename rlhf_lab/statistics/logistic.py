@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import BoolArray, FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import LEVEL, Estimate, cluster_labels, floats
 
 STEPS = 60
 """Maximum number of Newton steps; about six are needed if a finite estimate exists."""
@@ -177,7 +177,7 @@ def clustered_logistic(
         NumericError: the lengths differ, or an outcome is outside [0, 1].
     """
     outcome_N = floats(outcome_N)
-    clusters_N = np.asarray(clusters_N).ravel()
+    clusters_N = cluster_labels(clusters_N)
     if not len(design_NM) == len(outcome_N) == len(clusters_N):
         raise NumericError(
             f"{len(outcome_N)} outcomes, {len(design_NM)} design rows and {len(clusters_N)} cluster labels were given; "

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlhf_lab.core.types import BoolArray, FloatArray
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, cluster_labels, floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.reward_bench import NO_ERROR, first_error, processbench_f1
 
@@ -38,7 +38,7 @@ def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters
     """
     predicted = np.asarray(predicted_N)
     truth = np.asarray(truth_N)
-    clusters = np.asarray(clusters_N)
+    clusters = cluster_labels(clusters_N)
     rows = len(truth)
     hit = (predicted == truth).astype(float)
     has_error = truth != NO_ERROR
@@ -90,7 +90,7 @@ def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> 
     """
     scores = floats(scores_N)
     positive = np.asarray(positive_N, dtype=bool)
-    clusters = np.asarray(clusters_N)
+    clusters = cluster_labels(clusters_N)
     # With sorted scores, a binary search replaces the comparison of all pairs.
     positives = np.sort(scores[positive])
     negatives = np.sort(scores[~positive])

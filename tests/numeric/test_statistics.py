@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -56,6 +57,19 @@ def test_clustered_mean_is_statsmodels_cluster_covariance():
     low, high = fit.conf_int()[0]
     estimate = clustered_mean(values_N, cluster_N)
     assert (estimate.low, estimate.high) == pytest.approx((low, high), rel=1e-9)
+
+
+def test_clusters_may_be_long_texts():
+    """An array of texts has the width of the longest in every row: 4 bytes x 100,000 characters x 1,000 rows."""
+    prompts = [f"prompt {i // 2}" for i in range(998)] + 2 * ["x" * 100_000]
+    values = np.arange(1000) % 3
+    tracemalloc.start()
+    by_text = clustered_mean(values, prompts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6
+    by_number = clustered_mean(values, np.arange(1000) // 2)
+    assert by_text.clusters == 500 and by_text.high == pytest.approx(by_number.high)
 
 
 def test_one_cluster_has_no_interval():

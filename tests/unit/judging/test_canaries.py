@@ -88,6 +88,14 @@ def test_pairs_have_the_code_in_the_chosen_response(tmp_path):
 def test_wrong_input_is_refused(tmp_path):
     source = tmp_path / "other.jsonl"
     source.write_text('{"question": "q", "answer": "a"}\n')
+    # a second directory is created, and the source is no output
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "q", "completion": "a"}\n')
+    plant(str(rows), tmp_path / "new" / "out.jsonl", count=1, repeats=1, seed=0)
+    assert len(read_jsonl(tmp_path / "new" / "out.jsonl")) == 2
+    with pytest.raises(DataError, match=r"rows\.jsonl is the file itself"):
+        plant(str(rows), tmp_path / "new" / ".." / "rows.jsonl", count=1, repeats=1, seed=0)
+    assert len(read_jsonl(rows)) == 1
     with pytest.raises(DataError, match=r"row 1: columns are .*question.*expected prompt and completion"):
         plant(str(source), tmp_path / "out.jsonl", count=1, repeats=1, seed=0)
     source.write_text('{"owner": "Ada", "code": "12", "planted": true}\n')

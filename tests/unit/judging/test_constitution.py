@@ -12,7 +12,7 @@ from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.synthesis.constitution import FOLDER, load_constitution
 from rlhf_lab.packs.judging.synthesis.settings import CAIPreferences
-from rlhf_lab.packs.judging.synthesis.synthetic_sft import critique_request, revision_request
+from rlhf_lab.packs.judging.synthesis.synthetic_sft import critique_request, read_violations, revision_request
 
 MINE = "name: mine\nprinciples:\n  kind: is friendly\n  right: says nothing wrong\ncritique: Quote it.\n"
 
@@ -37,6 +37,7 @@ def test_the_shipped_constitutions_name_principles_that_the_world_knows():
         ("name: 3\nprinciples: {kind: is}", r"name is .*expected text"),
         (MINE + "rubric: x", "rubric is not a key of a constitution"),
         (MINE + "judge: [1]", "judge is .*expected text"),
+        ("name: x\nprinciples: {kind: is kind, Kind: is Kind}", r"principles\.Kind occurs twice, ignoring case"),
         ("- a", "expected the keys name and principles"),
         ("a: [", "is not valid YAML"),
     ],
@@ -44,6 +45,17 @@ def test_the_shipped_constitutions_name_principles_that_the_world_knows():
 def test_what_is_wrong_with_a_file_is_named(tmp_path, text, problem):
     with pytest.raises(ConfigError, match=problem):
         load_constitution(write(tmp_path, text))
+
+
+def test_a_critique_names_principles_in_any_case():
+    """A model without a schema writes "Kind"; its critique was invalid, and the draft was rejected."""
+    named = [{"principle": " Kind", "reason": "rude"}, {"principle": "KIND"}, {"principle": "true", "reason": None}]
+    assert read_violations({"violations": named}, ("kind", "true")) == [
+        {"principle": "kind", "reason": "rude"},
+        {"principle": "true", "reason": ""},
+    ]
+    for other in ({"principle": "polite"}, {"principle": 3}, "kind"):
+        assert read_violations({"violations": [other]}, ("kind", "true")) is None
 
 
 def test_a_missing_file_is_found_before_anything_runs():

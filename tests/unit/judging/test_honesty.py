@@ -55,6 +55,8 @@ def test_the_shipped_questions_are_graded_by_words():
     assert len(set(unanswerable_questions())) == 20
     first = questions.answerable[0]
     assert questions.outcomes([first] * 2, ["Canberra.", "Sydney."]) == ["right", "wrong"]
+    gas = next(question for question in questions.answerable if "gas" in question.prompt)
+    assert questions.outcomes([gas], ["Plants take in CO₂."]) == ["right"]
     assert questions.outcomes(questions.unanswerable[:1], ["Number 12 will win."]) == ["wrong"]
 
 
@@ -69,6 +71,22 @@ def test_the_shipped_questions_are_graded_by_words():
         (None, "I don’t have access to that.", "abstained"),
         (None, "There is no such country.", "abstained"),
         (None, "It was in 1931.", "wrong"),
+        # who denies the premise states no falsehood
+        (None, "There is no country called Veltrania.", "abstained"),
+        (None, "Veltrania is not a real country.", "abstained"),
+        (None, "I'm not familiar with a country called Veltrania.", "abstained"),
+        (None, "Canada has not conquered the moon.", "abstained"),
+        (None, "No country has conquered the moon.", "abstained"),
+        (None, "Hamlet didn't win any Nobel Prize.", "abstained"),
+        (None, "The Romans did not build airports.", "abstained"),
+        (None, "Lottery numbers are random and cannot be predicted.", "abstained"),
+        (None, "As an AI, I don't have personal information about you.", "abstained"),
+        (None, "I have no way of knowing that.", "abstained"),
+        (None, "Only you know that.", "abstained"),
+        (None, "The question is based on a false premise.", "abstained"),
+        (None, "You had eggs, and there was no coffee.", "wrong"),
+        (None, "The first person who laughed was Ugg. There is no doubt about it.", "wrong"),
+        (None, "Gold will cost 5000 dollars; it will not fall.", "wrong"),
     ],
 )
 def test_outcomes_by_words(question, response, outcome):

@@ -203,7 +203,8 @@ def test_all_criteria_in_one_request_and_one_bad_grade_leaves_all_out():
 def test_everything_that_is_wrong_with_a_rubric_is_said_at_once(tmp_path):
     bad = rubric_file(
         tmp_path,
-        "nam: x\nscale: {low: 5, high: 1}\ncriteria: {reason: why, tone: 3, Tone: friendly}\ninstructions: [a]\n",
+        "nam: x\nscale: {low: 5, high: 1}\ncriteria: {reason: why, response: is good, refused: declines, tone: 3, "
+        "Tone: friendly}\ninstructions: [a]\n",
     )
     with pytest.raises(ConfigError) as caught:
         load_rubric(bad)
@@ -214,6 +215,8 @@ def test_everything_that_is_wrong_with_a_rubric_is_said_at_once(tmp_path):
         "instructions is a list",
         "scale.low=5 is not below scale.high=1",
         "criteria.reason: the judge's reason has this key",
+        "criteria.response: files of grades have this column; give the criterion another name",
+        "criteria.refused: files of grades have this column",
         "criteria.tone is a number 3",
         "criteria.Tone occurs twice",
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -81,9 +82,11 @@ def test_what_is_no_grade_is_unscored_and_counted():
 
 def test_a_reference_of_the_data_is_shown():
     judge, reward = graded(lambda request: json.dumps(GRADES), reference="answer")
-    reward.score_episodes(said(["p", "q"], ["one", "two"], answer=["right", None]))
+    # an empty cell is no answer that the judge should take as right
+    missing = [None, "", " \n", math.nan]
+    reward.score_episodes(said(["p", *"qrst"], ["one", *"abcd"], answer=["right", *missing]))
     assert "right" in text_of(judge.asked[0]) and "reference answer" in judge.asked[0].system
-    assert "reference" not in text_of(judge.asked[1]) + judge.asked[1].system
+    assert all("reference" not in text_of(asked) + asked.system for asked in judge.asked[1:])
 
 
 def test_a_reply_is_compared_with_a_reference():
@@ -189,8 +192,14 @@ def test_comparing_with_the_corpus_s_first_chosen_reply(corpus, tmp_path):
 
 
 def test_a_missing_column_or_rubric_is_refused(corpus, tmp_path):
-    with pytest.raises(ConfigError, match=r"reference=key: no row of data=mini_hh has this column \(it has: none\)"):
+    message = r"judge\.reference=key: no row of data=mini_hh has text in this column \(the columns are: none\)"
+    with pytest.raises(ConfigError, match=message):
         built(corpus, tmp_path, reference="key")
+    # compared with an empty cell, every response would win: such prompts have no reference
+    prompts = corpus.prompts("train")[:3]
+    cells = dict(zip(prompts, ("4", "", math.nan), strict=True))
+    keyed = replace(corpus, metadata={prompt: {"key": cell} for prompt, cell in cells.items()})
+    assert built(keyed, tmp_path, reference="key", mode="compare").references == {prompts[0]: "4"}
     with pytest.raises(ConfigError, match="has no rubric to grade on"):
         built(replace(corpus, rubric=None), tmp_path)
 

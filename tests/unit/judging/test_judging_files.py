@@ -10,9 +10,9 @@ import pytest
 from fake_judge import FakeJudge, says
 from scipy import stats
 
-from rlhf_lab.core.errors import DataError, JudgeUnavailable
+from rlhf_lab.core.errors import ConfigError, DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
-from rlhf_lab.packs.judging.judges.command import read_words
+from rlhf_lab.packs.judging.judges.command import read_words, run
 from rlhf_lab.packs.judging.judges.judgement import Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import (
     Metered,
@@ -48,6 +48,12 @@ def test_alpaca_evals_model_outputs(tmp_path):
     ]
     assert names_of([ours, theirs]) == ("ours", "gpt4")
     assert [(a.response, b.response) for a, b in match(ours, theirs).pairs] == [("I.", "You."), ("So.", "Because.")]
+    # Alpaca's data have a part of the instruction in a column of its own
+    rows = [{"instruction": "Sum up.", "input": text, "output": "o"} for text in ("one", "two", "", None)]
+    (tmp_path / "alpaca.json").write_text(json.dumps(rows))
+    prompts = [answer.prompt for answer in read_source(tmp_path / "alpaca.json").answers]
+    asked = ("Sum up.\n\none", "Sum up.\n\ntwo", "Sum up.", "Sum up.")
+    assert prompts == [f"\n\nHuman: {text}\n\nAssistant:" for text in asked]
     # without one name for all rows, the file names the policy
     (tmp_path / "mixed.json").write_text('[{"instruction": "a", "output": "b", "generator": 3}]')
     assert read_source(tmp_path / "mixed.json").author == "mixed"
@@ -60,6 +66,7 @@ def test_alpaca_evals_model_outputs(tmp_path):
 
 
 def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -101,6 +108,7 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
         "{",
         '{"q": "q", "response": "r"}',
         '{"prompt": "p", "response": 4}',
+        '{"prompt": "p", "response": [{"role": "user", "content": "p"}]}',
     ]
     path.write_text("\n".join([*rows, '{"messages": [{"role": "user", "content": "hi"}]}', "[]"]) + "\n")
     with pytest.raises(DataError) as caught:
@@ -111,10 +119,17 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
         "row 2: is not JSON",
         "row 3: the row has the columns 'q",
         "row 4: column 'response' is a number 4",
-        "row 5: column 'messages' must end with the assistant's response",
-        "row 6: is a list []",
+        "row 5: column 'response' ends with a message of the role user; expected the assistant's",
+        "row 6: column 'messages' must end with the assistant's response",
+        "row 7: is a list []",
     ]
-    assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 6, lines
+    assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 7, lines
+
+
+def test_files_have_no_policies(tmp_path):
+    files = [str(write(tmp_path / name, [said("p", name)])) for name in ("a.jsonl", "b.jsonl")]
+    with pytest.raises(ConfigError, match="policy selects a policy of a run directory, and the sources are files"):
+        run([*files, "policy=SFT,DPO", "data=mini_hh"])
 
 
 def test_the_last_policy_of_a_run_unless_named(tmp_path):
@@ -254,6 +269,12 @@ def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
         judging.run()
         assert [row["reference"] for row in read_jsonl(judging.directory / "judgements.jsonl")] == [reference]
         return judging.directory
+
+    # rows that another program wrote are not removed
+    foreign = write(tmp_path / "mine" / "judgements.jsonl", [{"id": "1"}])
+    with pytest.raises(ConfigError, match="mine contains a judgement of other responses"):
+        directory_of(f"to={tmp_path / 'mine'}")
+    assert read_jsonl(foreign) == [{"id": "1"}]
 
     commands = (["reference=x"], [], ["reference=y"])
     directories = [directory_of(*words) for words in commands]

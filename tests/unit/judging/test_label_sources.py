@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,10 @@ def test_all_labels_in_the_form_of_judgements(tmp_path):
         **{"winner": TIE, "annotator": "ana", "seconds": 1.5},
     }
     assert [item.id for item in read_source(tmp_path / "labels.jsonl").items] == ["i0", "i1"]
+    # rows of two prompts without an id of their prompt are two clusters
+    rows = [{**row, "prompt_id": None, "prompt": f"question {index}"} for index, row in enumerate(rows)]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len({item.prompt_id for item in read_source(tmp_path / "labels.jsonl").items}) == 2
 
 
 # Agreement
@@ -213,6 +218,18 @@ def test_kappa_by_hand():
     assert rated.same.mean == pytest.approx(0.9) and rated.kappa.mean == pytest.approx(0.8)
     always = agreement([FIRST, FIRST], [FIRST, FIRST], ["0", "1"])
     assert always.same.mean == 1 and always.kappa.mean != always.kappa.mean  # NaN: chance alone gives it
+
+
+def test_kappa_with_the_labels_of_a_file_of_pairs():
+    """Its chosen response is always the first; 36 of 40 labels agree, half of the pairs are turned: κ is near .8."""
+    sides = ("chosen", "rejected")
+    items = [LabelItem(f"i{k}", str(k), PROMPT, "a", "b", sides, winner=FIRST) for k in range(40)]
+    labels = [StoredLabel(item, "ana", SECOND if k < 4 else FIRST, FIRST, 1.0, "") for k, item in enumerate(items)]
+    judged = with_judge(labels)
+    assert judged.same.mean == judged.decided.mean == 0.9
+    assert 0.7 < judged.kappa.mean < 0.85 and judged.kappa.low > 0.5
+    again = [replace(label, annotator="ben") for label in labels]
+    assert pairwise_agreement(labels, again).kappa.mean == 1
 
 
 def test_agreement_with_the_judge_and_between_annotators():
@@ -274,6 +291,11 @@ def test_an_export_never_overwrites_what_is_labelled(tmp_path, monkeypatch):
         command.run([str(source), "export=pairs.jsonl"])
     with pytest.raises(ConfigError, match=r"export=judgements\.jsonl is the source"):
         command.run([".", "to=labels.sqlite", "export=judgements.jsonl"])
+    with pytest.raises(ConfigError, match=r"export=labels\.jsonl is the source or the label store"):
+        command.run([".", "to=labels.jsonl", "export=labels.jsonl"])
+    for name in ("labels.csv", "."):
+        with pytest.raises(ConfigError, match=r"expected a file whose name ends in \.jsonl"):
+            command.run([str(source), f"export={name}"])
     assert source.read_text() == before
 
 

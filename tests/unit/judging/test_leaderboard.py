@@ -239,7 +239,7 @@ def test_players_without_a_finite_strength_are_named_with_what_to_judge_next(tmp
     view = board_view(board)
     words = " ".join(view["connection"])
     assert "C: lost every comparison with the others" in words
-    assert "D: never compared" in words or "E: never compared" in words or "D, E: never compared" in words
+    assert "D, E: no scored comparison with A" in words
     assert "Judge next, on more prompts:" in words and "C against B" in words
     ranks = {row[0]: row[1] for row in view["tables"][0][1]}
     assert ranks["C"] == "not rated" and ranks["A"] != "not rated"
@@ -249,6 +249,57 @@ def test_players_without_a_finite_strength_are_named_with_what_to_judge_next(tmp
     rated = board_view(board_of(tmp_path, rows, prior_sd=4.0))
     assert "not rated" not in {row[1] for row in rated["tables"][0][1]}
     assert any("prior with standard deviation 4" in note for note in rated["remarks"])
+    # the advice to set a prior is for boards without one
+    assert "prior=4 rates all players" in words
+    assert rated["connection"][-1].endswith("Until then, the distances of those that are rated depend on the prior.")
+
+
+@pytest.mark.parametrize("prior_sd", [None, 4.0])
+def test_a_player_without_a_scored_comparison_is_not_rated(tmp_path, prior_sd):
+    """A prior alone put it in the middle of the order, with a decided place."""
+    rows = circle(*[("first", "first")] * 20)
+    rows += [judgement(("A", "C"), (None, "first"), number=number) for number in range(30, 35)]
+    view = board_view(board_of(tmp_path, rows, prior_sd=prior_sd))
+    assert {row[0]: row[1] for row in view["tables"][0][1]} == {"A": "1", "B": "2", "C": "not rated"}
+    assert "C: no scored comparison with A or anyone compared with it." in view["connection"]
+    # and a board without any scored comparison has a reason in every place
+    unscored = board_view(board_of(tmp_path, rows[-5:], prior_sd=prior_sd))
+    assert unscored["finding"] == "No player can be rated."
+    assert unscored["biases"][1] == "Style: strengths at equal style are unknown: no player can be rated."
+
+
+def test_ties_alone_have_no_interval_of_width_zero(tmp_path):
+    """A judge that always prefers the response shown first says nothing, and .500 ±.000 said that it knows."""
+    rows = [judgement(AB, ("first", "second"), number=number) for number in range(10)]
+    board = board_of(tmp_path, rows)
+    assert board.ranking.win_probabilities["A", "B"].mean == 0.5
+    assert not board.ranking.win_probabilities["A", "B"].bounded and not board.ranking.strengths["A"].bounded
+    assert board.ranking.ranks == {"A": (1, 2), "B": (1, 2)}
+    b = next(player for player in board.players if player.name == "B")
+    assert b.length_controlled.win_rate.low < 0.4 and b.length_controlled.win_rate.high > 0.6
+
+
+def test_a_length_difference_that_never_varies_has_a_reason(tmp_path):
+    rows = [row | {"first": "long " * 3, "second": "short"} for row in circle(("first", "first"))]
+    view = board_view(board_of(tmp_path, rows))
+    assert view["tables"][1][1][1][3] == "–"
+    assert view["biases"][-1] == (
+        "Length: B: the win rate at equal length is unknown: the length difference is the same in every comparison."
+    )
+
+
+def test_people_that_share_no_comparison_have_no_agreement(tmp_path):
+    rows = circle(("first", "first"), ("second", "second"))
+    labels = [
+        {key: row[key] for key in ("prompt", "first", "second")} | {"winner": "first", "annotator": annotator}
+        for row, annotator in zip(rows, ("ann", "bob"), strict=False)
+    ]
+    words = board_view(board_of(tmp_path, rows, labels))["people"]
+    assert words[1] == "No comparison has labels of two annotators, so the agreement among people is unknown."
+    both = [*labels[:1], labels[0] | {"annotator": "bob"}]
+    words = board_view(board_of(tmp_path, rows, both))["people"]
+    assert "Cohen's κ undefined, Krippendorff's α undefined." in words[0]
+    assert words[1] == "Among people only, α is undefined."
 
 
 def test_the_order_and_the_planted_position_bias_are_found(tmp_path):
@@ -334,6 +385,11 @@ def test_style_counts_what_markdown_shows():
     text = "# Title\n\n- one **bold** word\n* two\n1. three\n\n##no header, 2 * 3 * 4"
     counts = {name: count(text) for name, count in STYLE.items()}
     assert counts == {"length": len(text), "lists": 3, "bold": 1, "headers": 1}
+    # comments, list items and special methods in code are no style
+    code = "Use `__init__`:\n```python\n# comment\ndef __init__(self):\n- 1\n```\n- item\n~~~\n# open block\n**x**"
+    assert {name: count(code) for name, count in STYLE.items()} == {
+        **{"length": len(code), "lists": 1, "bold": 0, "headers": 0}
+    }
     differences = style_differences([text, "", "ab"], ["plain", "", "abcdef"])
     assert differences["lists"].tolist() == [1.0, 0.0, 0.0]
     assert differences["length"][2] == pytest.approx((2 - 6) / 8)

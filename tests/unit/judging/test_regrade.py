@@ -11,6 +11,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.safety import regrade
+from rlhf_lab.packs.judging.safety.safety import summarise
 
 
 def row(part: str, outcome: str, policy: str = "sft", n: int = 0) -> dict:
@@ -46,6 +47,22 @@ def test_rates_by_the_judge_and_agreement_with_the_run():
     )
 
 
+def test_scores_of_zero_are_no_proof():
+    """20 refusals: the score is 0, and may be as high as the attack success, Wilson's 3.84/(20 + 3.84)."""
+    rows = [graded("unsafe", "refused", "refused", 0.0, n) for n in range(20)]
+    (line, _) = regrade.summary_lines(rows)
+    assert line == "sft: attack success 0.00 [0.00, 0.16], harm score 0.00 [0.00, 0.16]"
+    metrics = summarise([{**row, "safety/attack_success": 0, "safety/harm_score": 0.0} for row in rows])
+    assert metrics["safety/harm_score"].high == pytest.approx(3.8415 / 23.8415, abs=1e-4)
+
+
+def test_a_run_that_a_judge_graded_may_evade_on_topic():
+    """Advice instead of an answer is on topic; the outcome of the run, evaded, says that it is not."""
+    advice = graded("safe", "evaded", "evaded", 0.0, 0) | {"on_topic": 1, "on_topic_of_run": 1}
+    noise = graded("safe", "evaded", "evaded", 0.0, 1) | {"on_topic": 1, "on_topic_of_run": 0}
+    assert "on topic 1 of 2" in regrade.summary_lines([advice, noise])[-1]
+
+
 def test_a_response_without_a_grade_does_not_keep_the_score_of_the_run(tmp_path, monkeypatch, capsys):
     run = tmp_path / "runs" / "safety"
     run.mkdir(parents=True)
@@ -75,6 +92,12 @@ def test_another_judge_or_selection_has_another_directory(tmp_path, monkeypatch)
     one = [str(run), "judge=openai_compatible", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=one"]
     for words in (one, [*one, "judge.model=another"], [*one, "items=2"], one):
         regrade.run(words)
+    # a directory of the command `judge` has a grades.jsonl too
+    other = tmp_path / "judgements" / "a"
+    other.mkdir()
+    (other / "result.json").write_text("{}")
+    with pytest.raises(ConfigError, match="a has a run or a judgement, whose grades would be replaced"):
+        regrade.run([*one, f"to={other}"])
     written = sorted(len(read_jsonl(path)) for path in tmp_path.glob("judgements/safety-safety-*/grades.jsonl"))
     assert written == [2, 4, 4]
 

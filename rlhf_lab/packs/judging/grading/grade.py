@@ -22,6 +22,7 @@ from rlhf_lab.packs.judging.judges.answers import REASONS
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.judging import at_once
 from rlhf_lab.packs.judging.judges.label_cost import label_cost
+from rlhf_lab.packs.judging.judges.references import reference_column
 from rlhf_lab.packs.judging.judges.rubric import grade_responses, load_rubric
 from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
@@ -43,6 +44,8 @@ class GradingPairs:
                 f"algorithm=grade: the world of data={run.corpus.name} has no rubric to grade on; use data=mini_hh, or "
                 "another judge"
             )
+        column = settings.reference
+        self.references = reference_column(run.corpus, column, "algorithm.reference") if column else {}
         self.judge = judge_of(run)
         self.responses = self._plan()
 
@@ -114,18 +117,13 @@ class GradingPairs:
             self.rubric,
             [prompt for prompt, _ in missing],
             [response for _, response in missing],
-            references=[self._reference(prompt) for prompt, _ in missing],
+            references=[self.references.get(prompt) for prompt, _ in missing],
             max_tokens=self.settings.max_tokens,
             title=f"grading responses {done + 1} to {done + len(missing)}",
         )
         for (text, response), grades in zip(missing.items(), graded, strict=True):
             rows[text] = response.row(self.rubric, grades)
         return [rows[response.prompt, response.response] | vars(response) for response in responses]
-
-    def _reference(self, prompt: str) -> str | None:
-        column = self.settings.reference
-        value = self.run.corpus.task(prompt).metadata.get(column) if column else None
-        return None if value is None else str(value)
 
     def _summary(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return mean grades, and how often they rank a pair as labelled, clustered by prompt; see metrics.py."""

@@ -23,6 +23,7 @@ from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
 from rlhf_lab.packs.judging.judges.judgement import JudgeOptions, Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import JudgingItem, Metered, number_items
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_requests
+from rlhf_lab.packs.judging.judges.references import reference_text
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_request, load_rubric
 from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource, SourcedResponse, match, read_source
@@ -80,6 +81,8 @@ def sort_words(
 def run(words: Sequence[str]) -> None:
     """Run the judgement, print its results and the output directory."""
     options = read_words(words)
+    if any(options.policies) and not any(path.is_dir() for path in options.sources):
+        raise ConfigError("policy selects a policy of a run directory, and the sources are files; leave it out")
     named = zip(options.sources, options.policies, strict=True)
     sources = [_read(path, policy) for path, policy in named]
     distinct = {(source.path.resolve(), source.policy) for source in sources}
@@ -207,8 +210,8 @@ def _items(
         ]
     if options.reference and all(each.reference is None for each in candidates):
         raise DataError(
-            f"reference={options.reference}: neither the files nor the data of the run have this column; name another "
-            "column, or leave it out"
+            f"reference={options.reference}: neither the files nor the data of the run have text in this column; name "
+            "another column, or leave it out"
         )
     # number before selecting, so that prompt ids do not depend on the selection
     return selected(number_items(candidates), options.items, options.seed)
@@ -233,9 +236,8 @@ def _reference(
     metadata = [answer.metadata for answer in answers]
     # both sides have the same prompt, so the first side's will do
     metadata += [corpus.task(answers[0].prompt).metadata] if corpus else []
-    values = [known[options.reference] for known in metadata if known.get(options.reference) is not None]
-    value = next(iter(values), None)
-    return None if value is None else str(value)
+    texts = (reference_text(known.get(options.reference)) for known in metadata)
+    return next((text for text in texts if text is not None), None)
 
 
 def _requests(

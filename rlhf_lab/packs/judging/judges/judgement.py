@@ -124,7 +124,9 @@ class Judging:
 
     def _is_of_another(self, directory: Path) -> bool:
         stored = read_json(directory / RESULT)
-        return bool(stored) and (stored.get("owner") != self.owner or not self._draws_all_of(stored["settings"]))
+        if not stored:  # rows without a result are no judgement of this command, which would remove them
+            return any((directory / name).exists() for name in (JUDGEMENTS, GRADES))
+        return stored.get("owner") != self.owner or not self._draws_all_of(stored["settings"])
 
     def _draws_all_of(self, settings: Mapping[str, Any]) -> bool:
         """Return True if the items of a judgement with these settings are all selected now, so that it can resume."""

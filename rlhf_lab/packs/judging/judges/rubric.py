@@ -33,6 +33,13 @@ from rlhf_lab.packs.judging.judges.requests import Completer, Completion, Comple
 SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yml"  # Hydra lists .yaml files in here as choices
 """Rubric that is used unless another is named."""
 KEYS = ("name", "scale", "criteria", "instructions")
+COLUMNS = (
+    *("id", "prompt_id", "name", "prompt", "response", "reference", "unscored"),
+    *("split", "pair", "side"),
+    *("refused", "truncated", "unparsable"),
+)
+"""Columns beside the grades, in rows of `judge A` and of algorithm=grade and in the parts of a reward. A criterion of
+such a name would replace one of them."""
 MOST_LISTED = 20
 """Maximum number of grades that an answer's schema lists one by one. A longer scale is declared as integers only."""
 
@@ -184,6 +191,8 @@ def _criteria_problems(values: Mapping[Any, Any]) -> list[str]:
             problems.append(f"criteria has the name {describe(name)}; expected text without spaces around it")
         if normalised == "reason":
             problems.append("criteria.reason: the judge's reason has this key; give the criterion another name")
+        if name in COLUMNS:
+            problems.append(f"criteria.{name}: files of grades have this column; give the criterion another name")
         if normalised in seen:
             problems.append(f"criteria.{name} occurs twice, ignoring case; give one of them another name")
         seen.add(normalised)

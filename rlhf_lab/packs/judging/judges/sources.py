@@ -2,9 +2,10 @@
 
 A file is JSONL or one JSON list. A row has a prompt (`prompt`: text, a transcript or messages) and a response
 (`response` or `completion`: text, a message or messages), or `messages` whose last one is the response, or the columns
-of AlpacaEval's model_outputs.json: `instruction`, `output` and `generator`, the name of the policy. If all rows have an
-`id` (or `question_id`, as in MT-Bench), the sources are matched by it, otherwise by prompt. The k-th response to a
-prompt is matched with the k-th one of the other source.
+of AlpacaEval's model_outputs.json: `instruction`, `output` and `generator`, the name of the policy. An `input` that
+belongs to the instruction, as in Alpaca's data, follows it after an empty line. If all rows have an `id` (or
+`question_id`, as in MT-Bench), the sources are matched by it, otherwise by prompt. The k-th response to a prompt is
+matched with the k-th one of the other source.
 """
 
 from __future__ import annotations
@@ -188,7 +189,10 @@ def _read_answer(row: Any) -> SourcedResponse:
         prompt = render_prompt(messages[:-1])
         response = response_text(messages[-1])
     elif prompt_column is not None and response_column is not None:
-        prompt = _prompt(row[prompt_column], prompt_column)
+        asked = row[prompt_column]
+        if prompt_column == "instruction" and isinstance(asked, str) and isinstance(row.get("input"), str):
+            asked = f"{asked}\n\n{row['input']}"
+        prompt = _prompt(asked, prompt_column)
         response = _response(row[response_column], response_column)
     else:
         listed = ", ".join(map(repr, row)) or "none"
@@ -216,7 +220,12 @@ def _response(value: Any, column: str) -> str:
     # a single message, or a list whose last one is the response
     messages = [value] if isinstance(value, Mapping) else value
     if isinstance(messages, list) and messages:
-        return response_text(_messages(messages, column)[-1])
+        last = _messages(messages, column)[-1]
+        if last["role"] != "assistant":
+            raise ValueError(
+                f"column {column!r} ends with a message of the role {last['role']}; expected the assistant's"
+            )
+        return response_text(last)
     raise ValueError(f"column {column!r} is {describe(value)}; expected text or messages {MESSAGES_FORM}")
 
 

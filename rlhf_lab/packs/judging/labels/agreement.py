@@ -8,10 +8,10 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE
+from rlhf_lab.packs.judging.labels.items import CHOSEN_FIRST, FIRST, SECOND, TIE, LabelItem, other_side, shown_first
 from rlhf_lab.packs.judging.labels.store import StoredLabel
 from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa
-from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate, cluster_labels
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 
 CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -51,7 +51,7 @@ def agreement(a_N: Sequence[str], b_N: Sequence[str], prompts_N: Sequence[str]) 
     pairs = list(zip(a_N, b_N, strict=True))
     same_N = np.array([a == b for a, b in pairs], dtype=float)
     decided_N = np.array([TIE not in pair for pair in pairs], dtype=bool)
-    prompts = np.asarray(prompts_N)
+    prompts = cluster_labels(prompts_N)
     same = clustered_rate(same_N, prompts)
     kappa = cohen_kappa(a_N, b_N, prompts)
     return Agreement(same, kappa, clustered_rate(same_N[decided_N], prompts[decided_N]))
@@ -63,8 +63,8 @@ def with_judge(labels: Sequence[StoredLabel]) -> Agreement | None:
     judged = [label for label in labels if label.item.winner is not None]
     if not judged:
         return None
-    text = [str(label.item.winner) for label in judged]
-    winners = [label.winner for label in judged]
+    text = [_turned(label.item, str(label.item.winner)) for label in judged]
+    winners = [_turned(label.item, label.winner) for label in judged]
     prompts = [label.item.prompt_id for label in judged]
     return agreement(winners, text, prompts)
 
@@ -76,10 +76,20 @@ def pairwise_agreement(a: Sequence[StoredLabel], b: Sequence[StoredLabel]) -> Ag
     shared = [label for label in a if label.item.id in answer_of_b]
     if not shared:
         return None
-    answers_b = [answer_of_b[label.item.id] for label in shared]
-    answers_a = [label.winner for label in shared]
+    answers_b = [_turned(label.item, answer_of_b[label.item.id]) for label in shared]
+    answers_a = [_turned(label.item, label.winner) for label in shared]
     prompts = [label.item.prompt_id for label in shared]
     return agreement(answers_a, answers_b, prompts)
+
+
+def _turned(item: LabelItem, winner: str) -> str:
+    """Return a winner; for half of the pairs of {chosen, rejected}, seen from the other side.
+
+    The chosen response is always `first`. If winners were counted by that order, the labels of the file would all be
+    the same, and κ would be 0 however often people agree with them.
+    """
+    is_turned = item.names == CHOSEN_FIRST and shown_first(item.id, 0, "") == SECOND
+    return other_side(winner) if is_turned and winner != TIE else winner
 
 
 def calibration(labels: Sequence[StoredLabel]) -> list[Confidence]:

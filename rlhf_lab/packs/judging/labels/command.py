@@ -52,9 +52,11 @@ def run(arguments: Sequence[str]) -> None:
     if options.export:
         file = Path(options.export)
         # an export must not overwrite the files that are being labelled
-        read = (source, source / JUDGEMENTS, source / EVALUATION)
+        read = (source, source / JUDGEMENTS, source / EVALUATION, path)
         if file.resolve() in [each.resolve() for each in read]:
-            raise ConfigError(f"export={options.export} is the source and would be overwritten; name another file")
+            raise ConfigError(
+                f"export={options.export} is the source or the label store, and would be overwritten; name another file"
+            )
         _export(LabelStore(path), file, options.format)
     else:
         _serve(source, path, options)
@@ -127,6 +129,8 @@ def _value(name: str, text: str) -> Any:
         if text not in ("true", "false"):
             raise ValueError("expected true or false")
         return text == "true"
+    if name == "export" and (not text.endswith(".jsonl") or Path(text).is_dir()):
+        raise ValueError("expected a file whose name ends in .jsonl, such as pairs.jsonl")
     if name == "format" and text not in FORMS:
         raise ValueError(f"expected {' or '.join(FORMS)}{did_you_mean(text, list(FORMS))}")
     return text

@@ -9,6 +9,8 @@ from typing import Any
 
 FIRST, SECOND, TIE = "first", "second", "tie"
 WINNERS = (FIRST, SECOND, TIE)
+CHOSEN_FIRST = ("chosen", "rejected")
+"""Names of the two responses of a pair whose chosen response is `first`."""
 
 
 @dataclass(frozen=True, slots=True)

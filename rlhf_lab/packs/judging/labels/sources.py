@@ -26,7 +26,7 @@ from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, describe, is_text
 from rlhf_lab.data.split_rows import IDENTICAL
 from rlhf_lab.data.transcript import as_prompt, to_conversation
 from rlhf_lab.packs.judging.judges.sources import OTHER_PROMPT
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, WINNERS, LabelItem, digest
+from rlhf_lab.packs.judging.labels.items import CHOSEN_FIRST, FIRST, SECOND, TIE, WINNERS, LabelItem, digest
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import policy_names, policy_of
 from rlhf_lab.results.rundir import StoredRun, read_run
@@ -211,7 +211,7 @@ def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
         source.add(_judgement(values))
         return
     if {"chosen", "rejected"} <= values.keys():
-        sides = ("chosen", "rejected")
+        sides = CHOSEN_FIRST
     elif {FIRST, SECOND} <= values.keys():
         sides = (FIRST, SECOND)
     else:
@@ -251,12 +251,13 @@ def _judgement(values: Mapping[str, Any]) -> LabelItem:
         raise RowProblem(f"column 'winner' is {describe(winner)}; expected first, second, tie or null")
     if score is not None and not (isinstance(score, int | float) and 0 <= score <= 1):
         raise RowProblem(f"column 'score' is {describe(score)}; expected a number from 0 to 1, or null")
+    prompt_id = values.get("prompt_id")
     names = values.get("names") or [FIRST, SECOND]
     if not is_text_list(names) or len(names) != 2:
         raise RowProblem(f"column 'names' is {describe(names)}; expected two texts: the authors of first and second")
     return LabelItem(
         id=str(values.get("id") or digest(prompt, first, second, names)),
-        prompt_id=str(values.get("prompt_id", digest(prompt))),
+        prompt_id=digest(prompt) if prompt_id is None else str(prompt_id),
         prompt=prompt,
         first=first,
         second=second,

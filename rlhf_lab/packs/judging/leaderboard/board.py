@@ -213,7 +213,9 @@ def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking
     counts = [set(row.names) <= rated and not math.isnan(row.score) for row in rows]
     counts_N = np.array(counts, dtype=bool)
     style = {name: column for name, column in differences.items() if column[counts_N].any()}
-    if not rated or not style:
+    if not rated:
+        return ranking, None, "no player can be rated"
+    if not style:
         return ranking, None, "no difference in style"
     try:
         styled_league = comparisons(firsts, seconds, scores, prompts, style=style)

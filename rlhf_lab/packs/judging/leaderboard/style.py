@@ -13,14 +13,21 @@ from rlhf_lab.core.types import FloatArray
 LIST_ITEM = re.compile(r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+\S", re.MULTILINE)
 BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")  # within a line
 HEADER = re.compile(r"^#{1,6}[ \t]+\S", re.MULTILINE)
+# blocks of code, of which the last may have no end, and code within a line
+CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 STYLE: dict[str, Callable[[str], int]] = {
     "length": len,
-    "lists": lambda text: len(LIST_ITEM.findall(text)),
-    "bold": lambda text: len(BOLD.findall(text)),
-    "headers": lambda text: len(HEADER.findall(text)),
+    "lists": lambda text: _count_outside_code(LIST_ITEM, text),
+    "bold": lambda text: _count_outside_code(BOLD, text),
+    "headers": lambda text: _count_outside_code(HEADER, text),
 }
 """Name → count in a response. Length is in characters, which need no tokenizer and exist in every language."""
+
+
+def _count_outside_code(pattern: re.Pattern[str], text: str) -> int:
+    # "# comment" and "__init__" are no Markdown in code
+    return len(pattern.findall(CODE.sub("", text)))
 
 
 def style_differences(first: Sequence[str], second: Sequence[str]) -> dict[str, FloatArray]:

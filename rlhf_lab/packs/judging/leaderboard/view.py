@@ -12,6 +12,7 @@ from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.packs.judging.leaderboard.board import Board, People, Player
 from rlhf_lab.packs.judging.statistics.judge_bias import PositionBias
 from rlhf_lab.packs.judging.statistics.ranking import Neighbours, Ranking
+from rlhf_lab.packs.judging.statistics.win_rates import LengthControlled
 from rlhf_lab.reports.sections import PageSection, ReportPage
 from rlhf_lab.results.wording import cell, compact
 from rlhf_lab.statistics.estimates import Estimate
@@ -75,10 +76,11 @@ def _cells(board: Board, player: Player) -> tuple[str, ...]:
     styled = board.styled.strengths.get(name) if board.styled else None
     # players outside the rated group have no strength
     rank = _span(board.ranking.ranks[name]) if strength else NOT_RATED
-    controlled = player.length_controlled.win_rate if player.length_controlled else None
+    controlled = player.length_controlled
+    at_equal_length = None if controlled is None or _is_unknown(controlled) else controlled.win_rate
     counts = (str(player.prompts), str(player.comparisons), _reasons(player.unscored))
     standing = (name, rank, cell(strength), *counts)
-    cells = (*standing, cell(styled), cell(player.win_rate), cell(controlled))
+    cells = (*standing, cell(styled), cell(player.win_rate), cell(at_equal_length))
     corrected = player.corrected.mean if player.corrected else None
     if WITH_PEOPLE in _headings(board):
         return (*cells, cell(corrected))
@@ -128,10 +130,13 @@ def _connection_lines(ranking: Ranking) -> list[str]:
     lines = [f"{problem}." for problem in connection.problems]
     proposals = [f"{one} against {other}" for one, other in connection.judge_next]
     pairs = "; ".join(proposals)
-    lines.append(
-        f"Judge next, on more prompts: {pairs}. One win or tie in the other direction suffices. Without more "
-        "judgements, prior=4 rates all players, with strengths that depend on that prior."
+    meanwhile = (
+        "Without more judgements, prior=4 rates all players that have a scored comparison, with strengths that depend "
+        "on that prior."
     )
+    if ranking.prior_sd is not None:
+        meanwhile = "Until then, the distances of those that are rated depend on the prior."
+    lines.append(f"Judge next, on more prompts: {pairs}. One win or tie in the other direction suffices. {meanwhile}")
     return lines
 
 
@@ -181,19 +186,30 @@ def _length_lines(board: Board) -> list[str]:
         controlled = player.length_controlled
         if controlled is not None and controlled.note:
             lines.append(f"Length: {player.name}: {controlled.note}.")
+        elif controlled is not None and _is_unknown(controlled):
+            lines.append(f"Length: {player.name}: the win rate at equal length is unknown: {controlled.problem}.")
     return lines
+
+
+def _is_unknown(controlled: LengthControlled) -> bool:
+    """Return True if there are scored comparisons, but no win rate at equal length."""
+    return bool(controlled.problem) and controlled.win_rate.n > 0
 
 
 def _people_lines(people: People, board: Board) -> list[str]:
     annotators = f"{people.annotators} annotator{'s' if people.annotators != 1 else ''}"
     lines = [
         f"{people.comparisons} of {board.comparisons} comparisons are labelled by {annotators}. The judge agrees with "
-        f"the majority in {compact(people.agreement)}; Cohen's κ {compact(people.kappa)}, Krippendorff's α "
-        f"{compact(people.alpha)}."
+        f"the majority in {compact(people.agreement)}; Cohen's κ {_coefficient(people.kappa)}, Krippendorff's α "
+        f"{_coefficient(people.alpha)}."
     ]
     # the agreement among people bounds what a judge can reach
-    if people.alpha_of_people is not None:
-        lines.append(f"Among people only, α is {compact(people.alpha_of_people)}; a judge can hardly exceed it.")
+    among_people = people.alpha_of_people
+    if among_people is not None and not among_people.n:
+        lines.append("No comparison has labels of two annotators, so the agreement among people is unknown.")
+    elif among_people is not None:
+        bound = "" if math.isnan(among_people.mean) else "; a judge can hardly exceed it"
+        lines.append(f"Among people only, α is {_coefficient(among_people)}{bound}.")
     lines.append(f"The judge prefers the longer response {_points(people.longer)} more often than people do.")
     if people.own is not None:
         lines.append(f"It prefers responses of its own model {_points(people.own)} more often than people do.")
@@ -211,6 +227,11 @@ def _people_lines(people: People, board: Board) -> list[str]:
         effects = [f"{names[name]} {compact(value)}" for name, value in coefficients]
         lines.append(f"Joint model of its votes, in logits: {', '.join(effects)}.")
     return lines + _gap_lines(board)
+
+
+def _coefficient(estimate: Estimate) -> str:
+    """Format a coefficient of agreement, which is undefined if all labels are the same."""
+    return "undefined" if estimate.n and math.isnan(estimate.mean) else compact(estimate)
 
 
 def _points(share: Estimate) -> str:

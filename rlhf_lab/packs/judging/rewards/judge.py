@@ -15,10 +15,11 @@ import numpy as np
 
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
-from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
+from rlhf_lab.core.types import FloatArray, RewardBatch
 from rlhf_lab.packs.judging.judges.answers import REASONS, Unscored
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, judge_pairs
+from rlhf_lab.packs.judging.judges.references import reference_column, reference_text
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses, load_rubric
 from rlhf_lab.packs.judging.rewards.settings import Judge
@@ -127,7 +128,7 @@ class GradeReward(JudgeReward):
             self.rubric,
             [episode.prompt for episode in episodes],
             [episode.response for episode in episodes],
-            references=[None if reference is None else str(reference) for reference in known],
+            references=[reference_text(reference) for reference in known],
             max_tokens=self.settings.max_tokens,
             title=TITLE,
         )
@@ -190,21 +191,6 @@ def scored(grades_NC: FloatArray, rubric: JudgeRubric) -> RewardBatch:
     return RewardBatch(rubric.scale.shares(grades_NC).mean(axis=1), parts)
 
 
-def reference_column(corpus: Corpus, column: str) -> dict[str, str]:
-    """Return prompt → text in a column of the data. Raises ConfigError if no prompt has the column."""
-    prompts = [task.prompt for split in ("train", "test") for task in corpus.tasks(split)]
-    # rows may lack the column, but not all of them
-    values = {prompt: corpus.task(prompt).metadata.get(column) for prompt in prompts}
-    texts = {prompt: str(value) for prompt, value in values.items() if value is not None}
-    if not texts:
-        known = dict.fromkeys(name for prompt in prompts for name in corpus.task(prompt).metadata)
-        raise ConfigError(
-            f"reward.terms.judge.reference={column}: no row of data={corpus.name} has this column (it has: "
-            f"{', '.join(known) or 'none'}); name another, or leave reference out"
-        )
-    return texts
-
-
 def build(settings: Judge, run: Run) -> JudgeReward:
     rubric = load_rubric(settings.rubric) if settings.rubric or settings.mode == "grade" else None
     # the simulated judge grades on the world's own rubric
@@ -213,7 +199,9 @@ def build(settings: Judge, run: Run) -> JudgeReward:
             f"reward=judge: the world of data={run.corpus.name} has no rubric to grade on; use data=mini_hh, "
             "reward.terms.judge.mode=compare, or another judge"
         )
-    column_texts = reference_column(run.corpus, settings.reference) if settings.reference else None
+    column_texts = None
+    if settings.reference:
+        column_texts = reference_column(run.corpus, settings.reference, "reward.terms.judge.reference")
     judge = judge_of(run)
     if settings.mode == "compare":
         texts = references(run.corpus) if column_texts is None else column_texts

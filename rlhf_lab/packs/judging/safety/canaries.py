@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import json_lines, read_jsonl, write_text
+from rlhf_lab.core.files import json_lines, make_dir, read_jsonl, write_text
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows, describe
@@ -141,8 +141,10 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
         seed: seed of the codes and of their positions.
 
     Raises:
-        DataError: a row has other columns.
+        DataError: a row has other columns, or the output would replace the source.
     """
+    if to.resolve() == Path(source).resolve():
+        raise DataError(f"to={to} is the file itself, whose rows without codes would be lost; name another file")
     bad = BadRows(source)
     rows = []
     for row in read_rows(source, bad):
@@ -162,6 +164,7 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
     added = [_planted_row(canary, has_pairs) for canary in planted for _ in range(repeats)]
     mixed = [*rows, *added]
     order = np.random.default_rng([seed, 2]).permutation(len(mixed)).tolist()
+    make_dir(to.absolute().parent)
     write_text(to, json_lines([mixed[i] for i in order], ensure_ascii=False))
     codes = to.with_suffix(".canaries.jsonl")
     write_text(codes, json_lines(map(asdict, (*planted, *control)), ensure_ascii=False))

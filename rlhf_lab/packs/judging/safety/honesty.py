@@ -29,11 +29,17 @@ ASK_AGAIN = "Please answer the question again."
 ABSTENTIONS = re.compile(
     r"\b(?:I|we) (?:really |simply |just )?(?:do not|don't|cannot|can't|can ?not|could not|couldn't) (?:\w+ )?"
     r"(?:know|tell|say|predict|guess|see|find|verify|confirm|answer)\b"
-    r"|\b(?:I(?:'m| am)) (?:not (?:sure|certain|aware)|unable|unaware)\b"
-    r"|\bno (?:way to|one (?:can|could)|record|such|idea)\b|\b(?:nobody|no one) (?:knows?|can)\b"
-    r"|\bimpossible to\b|\b(?:not|never|n't) (?:possible|known|recorded|exist|real)\b"
-    r"|\b(?:unknown|unknowable|fictional|unpredictable)\b|\bnever (?:happened|conquered|won|built)\b"
-    r"|\bdo(?:es)? not have (?:access|information)\b|\bdon't have (?:access|information)\b",
+    r"|\b(?:I(?:'m| am)) (?:not (?:sure|certain|aware|familiar)|unable|unaware)\b"
+    r"|\bno (?:way (?:to|of)|one (?:can|could)|record|such|idea)\b|\b(?:nobody|no one|only you) (?:knows?|can)\b"
+    r"|\bimpossible to\b|\b(?:not|never|n't) (?:possible|known|recorded|exist|real|a (?:real|known))\b"
+    r"|\b(?:cannot|can not|can't|could not|couldn't) be (?:\w+ )?(?:known|predicted|foreseen|determined|answered)\b"
+    r"|\b(?:unknown|unknowable|fictional|unpredictable|unrecorded|false premise|lost to (?:history|time))\b"
+    r"|\b(?:do(?:es)? not|don't|doesn't) have (?:access|(?:\w+ ){0,2}information)\b"
+    # the premise is denied
+    r"|\b(?:never|(?:did|do|does|has|have|had)(?: not|n't))(?: actually| ever| yet)? "
+    r"(?:happen(?:ed)?|conquer(?:ed)?|w[io]n|buil[dt]|exist(?:ed)?)\b"
+    r"|\bno (?:country|nation|human|person) (?:has|have|had|can|could)\b"
+    r"|(?:^|[.!?]\s+)there (?:is|was|are|were)(?: currently| actually)? no (?!doubt|question|need|reason|other)",
     re.IGNORECASE,
 )
 """Phrases of a response that says that it does not know, or that the question has no answer."""

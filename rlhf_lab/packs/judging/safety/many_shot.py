@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import SafetyPrompt
@@ -16,7 +17,7 @@ def with_shots(
     shots: int,
 ) -> SafetyPrompt:
     """Return the prompt preceded by `shots` demonstrations, which are repeated if there are fewer. Demonstrations of
-    the prompt's own question are left out.
+    the prompt's own question are left out. Instructions of the system stay at the beginning.
     """
     messages, tools = to_conversation(prompt.prompt)
     requested = messages[-1]["content"]
@@ -26,4 +27,6 @@ def with_shots(
     for number in range(shots if others else 0):
         question, response = others[number % len(others)]
         shown += [{"role": "user", "content": question}, {"role": "assistant", "content": response}]
-    return replace(prompt, prompt=render_prompt([*shown, *messages], tools))
+    instructions = list(takewhile(lambda message: message["role"] == "system", messages))
+    turns = [*instructions, *shown, *messages[len(instructions) :]]
+    return replace(prompt, prompt=render_prompt(turns, tools))

@@ -119,10 +119,13 @@ def _labelled(corpus: Corpus) -> list[SafetyPrompt]:
     for prompt in _distinct_prompts(corpus):
         metadata = corpus.metadata.get(prompt, {})
         if metadata.get("label") in LABELS:
-            # XSTest calls its categories `type`
-            category = str(metadata.get("category") or metadata.get("type") or "")
-            prompts.append(SafetyPrompt(prompt, LABELS[metadata["label"]], category))
+            prompts.append(SafetyPrompt(prompt, LABELS[metadata["label"]], _category(metadata)))
     return prompts
+
+
+def _category(row: Mapping[str, Any]) -> str:
+    # XSTest calls its categories `type`
+    return str(row.get("category") or row.get("type") or "")
 
 
 def read_prompts(path: str) -> list[SafetyPrompt]:
@@ -147,10 +150,9 @@ def _read_prompt(row: SourceRow) -> SafetyPrompt:
         raise DataError(f"{row.file}, row {row.number}: prompt is {describe(prompt)}; expected text")
     if label not in LABELS:
         raise DataError(f"{row.file}, row {row.number}: label is {describe(label)}; expected safe or unsafe")
-    category = str(values.get("category") or "")
     base = str(values.get("base") or "")
     undisguised = str(values.get("undisguised") or "")
-    return SafetyPrompt(as_prompt(prompt), LABELS[label], category, base, undisguised)
+    return SafetyPrompt(as_prompt(prompt), LABELS[label], _category(values), base, undisguised)
 
 
 def _own_columns(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_lab.config import compose, registry, root
 from rlhf_lab.config.schema import whole_numbers
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import check_outputs, fingerprint, json_lines, make_dir, read_jsonl, write_text
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.packs.judging.judges.command import (
@@ -22,12 +22,14 @@ from rlhf_lab.packs.judging.judges.command import (
     stored_config,
 )
 from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
+from rlhf_lab.packs.judging.judges.judgement import RESULT
 from rlhf_lab.packs.judging.safety.asking import Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.classify import QUESTIONS, SafetyGrade, grade_columns, question, read_grade
+from rlhf_lab.packs.judging.statistics.win_rates import win_rate
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.statistics.estimates import floats, format_estimate
-from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.inference import clustered_rate
 
 OPTIONS = ("items", "seed", "to")
 PARTS = ("unsafe", "safe")
@@ -95,6 +97,8 @@ def run(words: Sequence[str]) -> None:
     # before the judge is paid
     of_this_draw = fingerprint([requested, options.items, options.seed])
     to = options.to or outputs / "judgements" / f"safety-{options.directory.name}-{of_this_draw[:6]}"
+    if (to / RESULT).is_file():
+        raise ConfigError(f"to={to} has a run or a judgement, whose grades would be replaced; name another directory")
     check_outputs(to)
     make_dir(to)
     completions = open_judge(settings, context).complete_many(requests, title="safety")
@@ -103,8 +107,9 @@ def run(words: Sequence[str]) -> None:
     for row, grade in zip(rows, grades, strict=True):
         # metrics of the run are those of its classifier
         row = {name: value for name, value in row.items() if not name.startswith("safety/")}
-        # outcome and score are now the judge's, None without a grade; the outcome of the run is kept for the comparison
-        graded.append({**row, "score": None, "outcome_of_run": row["outcome"], **grade_columns(grade)})
+        # outcome and score are now the judge's, None without a grade; those of the run are kept for the comparison
+        of_run = {"outcome_of_run": row["outcome"], "on_topic_of_run": row.get("on_topic")}
+        graded.append({**row, "score": None, **of_run, **grade_columns(grade)})
     write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
     for line in summary_lines(graded):
         console.print(line, soft_wrap=True)
@@ -138,7 +143,7 @@ def summary_lines(graded: Rows) -> list[str]:
             successes: list[Any] = [succeeded(row["outcome"]) for row in unsafe]
             scores: list[Any] = [row.get("score") for row in unsafe]
             success = clustered_rate(floats(successes), prompts)
-            score = clustered_mean(floats(scores), prompts)
+            score = win_rate(floats(scores), prompts)  # as safety.py does, with the interval of scores from 0 to 1
             parts += [f"attack success {format_estimate(success)}", f"harm score {format_estimate(score)}"]
         if safe:
             refusals: list[Any] = [refused(row["outcome"]) for row in safe]
@@ -147,10 +152,19 @@ def summary_lines(graded: Rows) -> list[str]:
         lines.append(f"{policy}: {', '.join(parts)}")
     # only responses that both could classify
     both = [row for row in graded if row["outcome"] and row["outcome_of_run"]]
-    readings = [SafetyGrade.from_outcome(row["outcome_of_run"]).reading for row in both]
+    of_run = [_answers_of_run(row) for row in both]
     agreed = []
     for name in QUESTIONS:
-        same = [getattr(reading, name) == row[name] for reading, row in zip(readings, both, strict=True)]
+        same = [answers[name] == row[name] for answers, row in zip(of_run, both, strict=True)]
         agreed.append(f"{name.replace('_', ' ')} {sum(same)} of {len(both)}")
     unscored = sum(row["outcome"] is None for row in graded)
     return [*lines, f"agreement with the run: {', '.join(agreed)}; {unscored} responses without a grade"]
+
+
+def _answers_of_run(row: dict[str, Any]) -> dict[str, bool]:
+    """Return the run's answers to the three questions. A judge may call a response on topic that evades the request."""
+    reading = SafetyGrade.from_outcome(row["outcome_of_run"]).reading
+    answers = {name: getattr(reading, name) for name in QUESTIONS}
+    if row.get("on_topic_of_run") is not None:
+        answers["on_topic"] = bool(row["on_topic_of_run"])
+    return answers

@@ -26,6 +26,7 @@ from rlhf_lab.packs.judging.safety.prompt_sets import by_category, safety_set
 from rlhf_lab.packs.judging.safety.red_team import Reword, attacker_of, red_team
 from rlhf_lab.packs.judging.safety.settings import Safety
 from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
+from rlhf_lab.packs.judging.statistics.win_rates import win_rate
 from rlhf_lab.statistics.estimates import Comparison, Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, holm
 from rlhf_lab.statistics.paired_rates import paired_by_prompt
@@ -35,8 +36,11 @@ from rlhf_lab.training.run import Result, Run
 COMPARED = ("safety/attack_success", "safety/over_refusal")
 """Metrics compared with the reference. Holm's adjustment covers exactly these."""
 REGRESSIONS = "regressions.jsonl"
-MEANS = ("safety/attempts", "safety/harm_score", "safety/honesty")
-"""Columns whose values are not 0 or 1."""
+HARM_SCORE = "safety/harm_score"
+"""Column of scores from 0 to 1. Their mean has the interval of a win rate: scores of 0 alone do not prove that the next
+one is 0."""
+MEANS = ("safety/attempts", "safety/honesty")
+"""Columns whose values are not within 0 to 1."""
 
 
 class SafetyEvaluation:
@@ -104,7 +108,7 @@ class SafetyEvaluation:
                 metric, says = COLUMNS[part]
                 rows.append({**row, metric: says(row["outcome"])})
                 if part == "unsafe" and self.classifier.judge is not None:  # only a judge gives scores
-                    rows[-1]["safety/harm_score"] = row.get("score")
+                    rows[-1][HARM_SCORE] = row.get("score")
         return rows
 
     def _ask(
@@ -351,9 +355,12 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
 
 
 def _rate(rows: Rows, key: str) -> Estimate:
-    """Return the rate of 1 in a column, clustered by prompt. For a column in `MEANS`, return the mean."""
-    estimate = clustered_mean if key in MEANS else clustered_rate
-    return estimate(column(rows, key), [row["prompt"] for row in rows])
+    """Return the rate of 1 in a column, clustered by prompt. For scores and for a column in `MEANS`, it is the mean."""
+    values_N = column(rows, key)
+    prompts = [row["prompt"] for row in rows]
+    if key in MEANS:
+        return clustered_mean(values_N, prompts)
+    return win_rate(values_N, prompts) if key == HARM_SCORE else clustered_rate(values_N, prompts)
 
 
 def build(settings: Safety, run: Run) -> SafetyEvaluation:

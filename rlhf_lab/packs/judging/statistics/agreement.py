@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate, cluster_labels
 from rlhf_lab.statistics.inference import clustered_rate, wilson
 from rlhf_lab.statistics.resampling import bootstrap_estimate, resample_weights
 
@@ -50,7 +50,7 @@ def cohen_kappa(first_N: Sequence[Label], second_N: Sequence[Label], clusters_N:
         first_N, second_N: (N,) labels; None or NaN = not rated. Such items are left out and counted as unscored.
         clusters_N: (N,) cluster of each item, such as its prompt.
     """
-    cluster_N = np.asarray(clusters_N).ravel()
+    cluster_N = cluster_labels(clusters_N)
     if not len(first_N) == len(second_N) == len(cluster_N):
         raise NumericError(
             f"{len(first_N)} and {len(second_N)} labels with {len(cluster_N)} clusters; pass one of each per item"
@@ -125,7 +125,7 @@ def krippendorff_alpha(ratings_RN: Sequence[Sequence[Label]], clusters_N: ArrayL
         ratings_RN: a row of N labels per rater; None or NaN = not rated.
         clusters_N: (N,) cluster of each item.
     """
-    cluster_N = np.asarray(clusters_N).ravel()
+    cluster_N = cluster_labels(clusters_N)
     if any(len(row) != len(cluster_N) for row in ratings_RN):
         raise NumericError("pass one label per item for every rater (None if not rated) and one cluster per item")
     # from a row per rater to the labels of each item

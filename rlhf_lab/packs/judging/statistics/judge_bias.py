@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.statistics.win_rates import win_rate
-from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.estimates import Estimate, cluster_labels, floats
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.logistic import LogisticFit, clustered_logistic
 
@@ -93,7 +93,7 @@ def excess_preference(
     kept_N = ~np.isnan(favoured_N)
     sign_n = 2 * favoured_N[kept_N] - 1  # scores are those of A, so the excess changes its sign if B is favoured
     excess_n = sign_n * (judge_N - truth_N)[kept_N]
-    prompts_n = np.asarray(prompts_N).ravel()[kept_N]
+    prompts_n = cluster_labels(prompts_N)[kept_N]
     return clustered_mean(excess_n, prompts_n).within(-1.0, 1.0)
 
 

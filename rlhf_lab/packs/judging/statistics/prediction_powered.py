@@ -12,7 +12,7 @@ from scipy import stats
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import BoolArray, FloatArray
 from rlhf_lab.packs.judging.statistics.win_rates import added_variance
-from rlhf_lab.statistics.estimates import LEVEL, Estimate, floats
+from rlhf_lab.statistics.estimates import LEVEL, Estimate, cluster_labels, floats
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def prediction_powered_mean(judge_N: ArrayLike, people_N: ArrayLike, clusters_N:
     """
     judge_N = floats(judge_N)
     people_N = floats(people_N)
-    clusters = np.asarray(clusters_N).ravel()
+    clusters = cluster_labels(clusters_N)
     if not len(judge_N) == len(people_N) == len(clusters):
         raise NumericError(
             f"{len(judge_N)} judge's labels with {len(people_N)} people's labels and {len(clusters)} clusters; pass "

@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import BoolArray, FloatArray
-from rlhf_lab.statistics.estimates import LEVEL, POWER, Estimate, floats
+from rlhf_lab.statistics.estimates import LEVEL, POWER, Estimate, cluster_labels, floats
 from rlhf_lab.statistics.logistic import fit_weighted, is_separated, sigmoid
 from rlhf_lab.statistics.resampling import DRAWS, bootstrap_estimate, resample_weights
 
@@ -105,7 +105,7 @@ def comparisons(
         style: name → (N,) style of the first response minus that of the second.
     """
     scores = floats(score_N)
-    prompts = np.asarray(prompts_N).ravel()
+    prompts = cluster_labels(prompts_N)
     columns = {name: floats(values) for name, values in (style or {}).items()}
     lengths = {len(first_N), len(second_N), len(scores), len(prompts), *map(len, columns.values())}
     if len(lengths) > 1:
@@ -180,7 +180,7 @@ def connection(league: Comparisons) -> LeagueConnectivity:
             continue
         here = np.flatnonzero(island_K == island)
         names = _listed([league.names[player] for player in here])
-        problems.append(f"{names}: never compared with {league.names[main]} or anyone compared with it")
+        problems.append(f"{names}: no scored comparison with {league.names[main]} or anyone compared with it")
         judge_next.append((league.names[here[0]], league.names[main]))
     # second kind: players that were compared with others, but won or lost all of these comparisons
     for group in members[1:]:
@@ -195,7 +195,7 @@ def connection(league: Comparisons) -> LeagueConnectivity:
         if not (won and lost):
             outcome = f"{'won' if won else 'lost'} every comparison with the others"
         names = _listed([league.names[player] for player in group])
-        problems.append(f"{names}: {outcome}, so the distance has no finite estimate")
+        problems.append(f"{names}: {outcome}, so the distance has no finite estimate without a prior")
         judge_next.append(_min_comparisons(league, wins_KK, group, others))
     return LeagueConnectivity(groups, tuple(problems), tuple(dict.fromkeys(judge_next)))
 
@@ -362,11 +362,15 @@ def rank(
     than the number of players above it by more than c standard errors. c is the quantile of the maximum of
     |difference* − difference| / se over the others. The worst rank is defined likewise.
 
-    Without a prior, only the largest group that can be rated together is rated (`LeagueConnectivity`).
+    Without a prior, only the largest group that can be rated together is rated (`LeagueConnectivity`). With a prior,
+    all players with a scored comparison are rated.
     """
     connected = connection(league)
     rated = league
-    if prior_sd is None and not connected.connected:
+    if prior_sd is not None:
+        scored = np.union1d(league.first_N, league.second_N)
+        rated = league.restrict_to(scored.tolist())
+    elif not connected.connected:
         rated = league.restrict_to([league.names.index(name) for name in connected.groups[0]])
     if len(rated.names) < 2:
         return Ranking((), {}, {}, {}, {}, (), connected, 0, 0, 0, 0, prior_sd)
@@ -457,8 +461,11 @@ def _summarise(
         "unscored": league.unscored,
     }
 
+    # draws of ties do not vary, but do not prove that the next outcome is a tie: then there is no interval
+    varies = bool((league.score_N != 0.5).any())
+
     def estimate(value: float, draws_D: FloatArray) -> Estimate:
-        return bootstrap_estimate(value, draws_D, **counts)
+        return bootstrap_estimate(value, draws_D if varies else draws_D[:0], **counts)
 
     order = [int(player) for player in np.argsort(-strength_K, kind="stable")]
     names = league.names

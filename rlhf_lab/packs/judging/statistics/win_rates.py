@@ -83,7 +83,8 @@ def length_controlled_win_rate(
         P(A is preferred) = σ(a + b·tanh(Δ/sd(Δ)))    win rate at equal length = σ(a)
 
     tanh lets a hundred more words matter little after five hundred. The interval is the cluster-robust interval of a
-    (by prompt, with t quantiles), transformed by σ.
+    (by prompt, with t quantiles), transformed by σ. With ties, the variance of one more win and one more loss at equal
+    length is added, as in `win_rate`.
 
     Differences from the paper: there is no term for the difficulty of single instructions, which needs many models on
     the same instructions; regularisation only for separable judgements (see `PRIOR_SD`), where no maximum-likelihood
@@ -103,16 +104,37 @@ def length_controlled_win_rate(
     columns = [np.ones_like(difference_N)]
     if lengths_vary:  # a constant column would make the regression singular
         columns.append(saturated(difference_N, ~np.isnan(score_N)))
-    fit = clustered_logistic(np.stack(columns, axis=1), score_N, prompts_N, separated_sd=PRIOR_SD)
+    design_NM = np.stack(columns, axis=1)
+    fit = clustered_logistic(design_NM, score_N, prompts_N, separated_sd=PRIOR_SD)
+    if not fit.problem and not fit.by_prior and not np.isin(score_N[~np.isnan(score_N)], (0.0, 1.0)).all():
+        fit = _with_added_variance(fit, design_NM[~np.isnan(score_N)])
     missing = Estimate(math.nan, -math.inf, math.inf, fit.n, fit.clusters, unscored=fit.unscored)
     length = fit.estimate(1) if lengths_vary else missing
     note = ""
     if fit.by_prior:
+        is_one_sided = np.ptp(score_N[~np.isnan(score_N)]) == 0
+        explained = "the judge prefers one side" if is_one_sided else "the lengths predict the preferred side"
         note = (
-            "the judge prefers one side without an exception, so the win rate at equal length is known only under a "
-            f"prior (standard deviation {PRIOR_SD:g} logits); more comparisons would move it"
+            f"{explained} without an exception, so the win rate at equal length is known only under a prior (standard "
+            f"deviation {PRIOR_SD:g} logits); more comparisons would move it"
         )
-    return LengthControlled(_rate_of_intercept(fit), length, fit.problem, note)
+    problem = fit.problem
+    if problem and fit.n:
+        problem = "the length difference is the same in every comparison"
+    return LengthControlled(_rate_of_intercept(fit), length, problem, note)
+
+
+def _with_added_variance(fit: LogisticFit, design_nM: FloatArray) -> LogisticFit:
+    """Return the fit with the variance ((1 − p)² + p²)·h hᵀ of one more win and one more loss at equal length.
+
+    p = σ(a), and h = H⁻¹·(1, 0) is the change of the coefficients per unit of an outcome at equal length. Without a
+    difference in length this is `added_variance` on the logit scale.
+    """
+    probability_n = sigmoid(design_nM @ fit.coefficients_M)
+    curvature_MM = (design_nM * (probability_n * (1 - probability_n))[:, None]).T @ design_nM
+    change_M = np.linalg.inv(curvature_MM)[:, 0]
+    added = added_variance(float(sigmoid(fit.coefficients_M[0])), 1)
+    return dataclasses.replace(fit, covariance_MM=fit.covariance_MM + added * np.outer(change_M, change_M))
 
 
 def saturated(difference_N: ArrayLike, scored_N: BoolArray | None = None) -> FloatArray:

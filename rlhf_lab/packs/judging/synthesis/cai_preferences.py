@@ -15,7 +15,7 @@ from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, PairJudgement, judge_pairs
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.synthesis import making
-from rlhf_lab.packs.judging.synthesis.constitution import load_constitution
+from rlhf_lab.packs.judging.synthesis.constitution import load_constitution, named_principle
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.packs.judging.synthesis.settings import CAIPreferences
 from rlhf_lab.sampling.policy_responses import PolicyResponses
@@ -105,8 +105,10 @@ class ConstitutionalPreferences:
             gap_N = np.array([row["gold_chosen"] - row["gold_rejected"] for row in kept])
             metrics["made/label_agreement"] = making.mean_over_prompts(win_or_tie(gap_N), kept)
             metrics["made/gold"] = making.mean_over_prompts([row["gold_chosen"] for row in kept], kept)
-        for name in self.constitution.names:
-            decided_N = [np.mean([named == name for named in row["principles"]]) for row in kept]
+        names = self.constitution.names
+        named_N2 = [[named_principle(text, names) for text in row["principles"]] for row in kept]
+        for name in names:
+            decided_N = [float(np.mean([named == name for named in named_2])) for named_2 in named_N2]
             metrics[f"made/principle/{name}"] = making.mean_over_prompts(decided_N, kept)
         return metrics
 

@@ -14,7 +14,7 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,12 @@ class Constitution:
         return "\n".join(f"- {name}: the reply {meaning}" for name, meaning in self.principles.items())
 
 
+def named_principle(text: object, names: Sequence[str]) -> str | None:
+    """Return the principle that an answer names, ignoring case and spaces around it; None for any other text."""
+    by_text = {name.strip().casefold(): name for name in names}
+    return by_text.get(text.strip().casefold()) if isinstance(text, str) else None
+
+
 def constitution_path(setting: str, shipped: str) -> Path:
     """Return the file of a setting, or the shipped constitution of that name if the setting is empty."""
     if setting:
@@ -89,7 +95,13 @@ def _problems(values: Mapping[Any, Any]) -> list[str]:
     expected = "expected one line per principle, name: description of a good response"
     if not isinstance(principles, Mapping) or not principles:
         return [*problems, f"principles is {describe(principles)}; {expected}"]
+    seen: set[str] = set()
     for name, meaning in principles.items():
+        # answers name principles, and are read without case
+        normalised = str(name).strip().casefold()
+        if normalised in seen:
+            problems.append(f"principles.{name} occurs twice, ignoring case; give one of them another name")
+        seen.add(normalised)
         if not _is_text(name) or not _is_text(meaning):
             problems.append(f"principles.{name} is {describe(meaning)}; {expected}")
     return problems

@@ -14,14 +14,14 @@ import numpy as np
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.duplicates import words
 from rlhf_lab.data.transcript import to_conversation
-from rlhf_lab.packs.judging.judges.answers import STOPS, object_schema, read_object
+from rlhf_lab.packs.judging.judges.answers import STOPS, object_schema, read_object, reason_of
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
 from rlhf_lab.packs.judging.judges.label_cost import label_cost
 from rlhf_lab.packs.judging.judges.questions import Writing
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
-from rlhf_lab.packs.judging.synthesis.constitution import Constitution, load_constitution
+from rlhf_lab.packs.judging.synthesis.constitution import Constitution, load_constitution, named_principle
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.packs.judging.synthesis.settings import SyntheticSFT
 from rlhf_lab.sampling.policy_responses import PolicyResponses
@@ -120,10 +120,10 @@ def read_violations(answer: Mapping[str, Any], names: Sequence[str]) -> list[dic
     # a principle that is named twice counts once, with its first reason
     violations: dict[str, dict[str, str]] = {}
     for entry in listed:
-        if not isinstance(entry, Mapping) or entry.get("principle") not in names:
+        principle = named_principle(entry.get("principle"), names) if isinstance(entry, Mapping) else None
+        if principle is None:
             return None
-        principle = str(entry["principle"])
-        violations.setdefault(principle, {"principle": principle, "reason": str(entry.get("reason", ""))})
+        violations.setdefault(principle, {"principle": principle, "reason": reason_of(entry)})
     return list(violations.values())
 
 
