@@ -108,9 +108,9 @@ def parse_plain_number(answer: str) -> tuple[Fraction, bool] | None:
             return sign * Fraction(scientific[1] or 1) * Fraction(10) ** exponent, is_percent
         repeating = REPEATING.fullmatch(unsigned)
         if repeating:
-            full, before, period = repeating.groups()
-            # the difference of the number with one period and without it is an integer
-            difference = int(f"0{full}{before}{period}") - int(f"0{full}{before}")
+            start, before, period = repeating.groups()
+            # the digits with one period minus those without it, as in 0.1666… = (16 - 1)/90
+            difference = int(f"0{start}{before}{period}") - int(f"0{start}{before}")
             sign = 1 if unsigned == text else -1
             return sign * Fraction(difference, 10 ** len(before) * (10 ** len(period) - 1)), is_percent
         return (Fraction(text), is_percent) if NUMBER.fullmatch(text) else None
