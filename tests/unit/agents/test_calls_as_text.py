@@ -79,7 +79,6 @@ def test_too_many_arguments_are_told():
         ("9" * 5000, "longer than 500 characters"),
         (" * ".join(["9" * 100] * 60), "longer than 500 characters"),
         ("(" * 400 + "1", "is no expression"),
-        ("9" * 400 + " / 7", "is no expression"),
     ],
 )
 def test_an_expression_beyond_python_is_refused(expression, problem):
