@@ -44,6 +44,8 @@ def test_a_call_may_be_json_and_an_answer_ends_the_turn():
         ("Thought: so\nAnswer:\n\nParis\nQuestion: next", "Paris"),
         ("**Answer:** Paris", "Paris"),
         ("**Answer: Paris**", "Paris"),
+        ("So it is.\nFINAL ANSWER: Paris", "Paris"),  # the form of answers to GAIA
+        ("**Final answer:** Paris", "Paris"),
         ("__Answer__: Paris", "Paris"),
         ("**Answer:**\n**Paris**", "Paris"),
         ("Answer: **Paris**", "**Paris**"),  # as it is written
