@@ -10,6 +10,7 @@ ends a turn, and the result of the tool is the next message. A turn that ends th
 Arguments are in the order of the tool's parameters, separated by ";", or a JSON object:
 `search {"entity": "Velmora"}`. The first Action or Answer of a turn counts, because text after its own action is the
 model's guess of the result. Both words may be emphasised (`**Answer:** Ossin`), and an answer may be one line below.
+"Final Answer:" and "FINAL ANSWER:" begin an answer too.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from rlhf_lab.core.tools import Tool
 THOUGHT, ACTION, ANSWER = "Thought:", "Action:", "Answer:"
 DIVIDER = " ; "  # between arguments, which may contain commas
 EMPHASIS = "*_"
+ANSWER_WORDS = r"(?:Answer|(?:Final|FINAL)[ \t]+(?:[Aa]nswer|ANSWER))"
 MOVE = re.compile(
-    rf"^[ \t]*(?P<emphasis>[{EMPHASIS}]+)?(?P<word>Action|Answer)"
+    rf"^[ \t]*(?P<emphasis>[{EMPHASIS}]+)?(?P<word>Action|{ANSWER_WORDS})"
     rf"(?(emphasis)[{EMPHASIS}]*):(?(emphasis)[{EMPHASIS}]*)[ \t]*",
     re.MULTILINE,
 )
@@ -65,7 +67,7 @@ def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:
     if found is None:
         return Move(turn.strip(), problem=f"error: write {ACTION} tool[arguments], or {ANSWER} and the answer")
     thought = turn[: found.start()].strip()
-    if found["word"] == "Answer":
+    if found["word"] != "Action":
         # an answer is one line, because some models continue with a new question after it
         line, _, behind = turn[found.end() :].partition("\n")
         if found["emphasis"]:

@@ -31,12 +31,13 @@ def decimals_of(text: str) -> int:
 def format_decimal(value: Fraction, decimals: int = 2) -> str:
     """Format a number with up to `decimals` digits after the point, without trailing zeros.
 
-    Raises OverflowError or ValueError for a number with hundreds or thousands of digits.
+    Raises ValueError for a number with thousands of digits.
     """
-    if value.denominator == 1:
-        return str(value.numerator)
-    shown = f"{float(round(value, decimals)):.{decimals}f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+    # in integers, because a float has only 15 exact digits
+    scaled = round(value * 10**decimals)
+    digits = str(abs(scaled)).rjust(decimals + 1, "0")
+    shown = f"{digits[: len(digits) - decimals]}.{digits[len(digits) - decimals :]}".rstrip("0").rstrip(".")
+    return f"-{shown}" if scaled < 0 else shown
 
 
 def tokens_of(expression: str) -> list[Token] | None:
@@ -78,7 +79,7 @@ def format_or_none(value: Fraction, decimals: int = 2) -> str | None:
     """Return the result of `format_decimal`; None for a number with too many digits."""
     try:
         return format_decimal(value, decimals)
-    except (OverflowError, ValueError):
+    except ValueError:
         return None
 
 

@@ -48,6 +48,10 @@ POWER_OF_TEN = re.compile(
     r"(?:((?:\d+\.?\d*|\.\d+))\s*(?:\\times|\\cdot|[×·*])\s*)?10\s*\^\s*(?:\{\s*([-+]?\d{1,3})\s*\}|([-+]?\d{1,3}))"
 )
 """Scientific notation: 6.02 \\times 10^{23}."""
+REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar)\s*\{\s*(\d+)\s*\}")
+r"""A repeating decimal: 0.1\overline{6} is 1/6."""
+IN_BASE = re.compile(r"(\d[\da-z]*)_(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))", re.IGNORECASE)
+"""A numeral with its base: 1010_2, 2b_{16}."""
 RATIO = re.compile(r"([-+]?\d+)\s*/\s*([-+]?\d+)")
 MIXED = re.compile(r"(\d+)(?:\s+(\d+)\s*/\s*(\d+)|\s*\\[dtc]?frac\s*(?:\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d)))")
 r"""A mixed number: 1 1/2, 1\frac{1}{2}."""
@@ -65,6 +69,8 @@ CHARACTERS = str.maketrans(
 )
 SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]))")
+INEQUALITY = re.compile(r"\s*(?:\\(?:neq?|geq?|leq?|geqslant|leqslant|gt|lt)\b|[<>≤≥≠])")
+"""The beginning of an answer such as "\\ge 5", which math-verify reads as 5."""
 INNER_SIGNS = re.compile(r"(?:(?<!\\)\{[^{}]*|\([^(),]*[\w}]\s*)\\(?:pm|mp)\b")
 r"""± in an argument or in brackets: \frac{1 \pm \sqrt{5}}{2}. math-verify reads ± only between top-level terms."""
 
@@ -73,7 +79,7 @@ def parse_plain_number(answer: str) -> tuple[Fraction, bool] | None:
     r"""Return (value, True if it has a percent sign) of an answer that is one rational number, else None.
 
     Accepted are signs, $, thousands separators (1,000, 1{,}000, 1 000), decimals, exponents (1e3, 10^3), a/b and
-    \frac{a}{b}.
+    \frac{a}{b}, mixed numbers and repeating decimals (0.\overline{3}).
     """
     text = MINUS.sub("-", _with_latex(answer)).strip().strip("$").strip()
     text = text.removeprefix("\\$").removeprefix("$").strip().removesuffix(".")
@@ -100,6 +106,13 @@ def parse_plain_number(answer: str) -> tuple[Fraction, bool] | None:
             exponent = int(scientific[2] or scientific[3])
             sign = 1 if unsigned == text else -1
             return sign * Fraction(scientific[1] or 1) * Fraction(10) ** exponent, is_percent
+        repeating = REPEATING.fullmatch(unsigned)
+        if repeating:
+            start, before, period = repeating.groups()
+            # the digits with one period minus those without it, as in 0.1666… = (16 - 1)/90
+            difference = int(f"0{start}{before}{period}") - int(f"0{start}{before}")
+            sign = 1 if unsigned == text else -1
+            return sign * Fraction(difference, 10 ** len(before) * (10 ** len(period) - 1)), is_percent
         return (Fraction(text), is_percent) if NUMBER.fullmatch(text) else None
     except (ValueError, ZeroDivisionError):
         return None
@@ -140,6 +153,12 @@ def exactly_same(gold: str, stated: str) -> bool | None:
     texts = [_as_text(answer) for answer in without_units]
     if texts[0] == texts[1]:
         return True
+    in_bases = _same_numeral(*texts)
+    if in_bases is not None:
+        return in_bases
+    # "\\ge 5" is not the number 5
+    if any(numbers) and any(map(INEQUALITY.match, texts)):
+        return False
     if any(map(WORD.fullmatch, texts)):  # a word is not the product of its letters
         return False
     if _other_words(*texts) or _pair_and_set(*without_units):
@@ -194,6 +213,22 @@ def _as_text(answer: str) -> str:
     r"""Return an answer as lower-case text: without \text{…}, $, extra spaces and a final period."""
     bare = TYPE.sub(r"\1", _with_latex(answer)).replace("$", "").strip().removesuffix(".")
     return re.sub(r"\s+", " ", bare).strip().casefold()
+
+
+def _same_numeral(first: str, second: str) -> bool | None:
+    """Return whether two numerals are equal, at least one of which has a base; None for other answers.
+
+    math-verify ignores the base. A base that is missing in one answer is ignored, as a unit is.
+    """
+    numerals = [IN_BASE.fullmatch(text) for text in (first, second)]
+    if numerals[0] and numerals[1]:
+        try:
+            values = [int(numeral[1], int(numeral[2] or numeral[3])) for numeral in numerals if numeral]
+        except ValueError:  # a variable with an index: 2x_1
+            return None
+        return values[0] == values[1]
+    numeral, other = (numerals[0], second) if numerals[0] else (numerals[1], first)
+    return numeral[1] == other if numeral and other.isdecimal() else None
 
 
 def _other_words(first: str, second: str) -> bool:

@@ -12,6 +12,7 @@ Not supported: "ton" as a mass (there are three), "pounds" as money (they are a 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -157,6 +158,7 @@ SPACE = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad\b|~|[\u00a0\u2009\u202f]")
 """A LaTeX command for a space. "\\\\ " does not match: it is the end of a matrix row, followed by an ordinary space."""
 NEGATIVE_SPACE = re.compile(r"(?<!\\)\\!")
 """LaTeX that moves characters closer together: 32,\\!000 in MATH."""
+FRACTION_CHARACTER = re.compile("[¼-¾⅐-⅞]")  # ½, ⅔
 DELIMITED = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
 """Mathematics between two $ signs, which are then not dollars."""
 UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{\s*({_ANY_TEXT})\s*\}}\s*\{{\s*({_ANY_TEXT}{_EXPONENT}?)\s*\}}")
@@ -191,7 +193,10 @@ class ParsedQuantity:
 
 def read_quantity(answer: str) -> ParsedQuantity | None:
     """Split an answer into number and unit; return None if words change its number: 3 quarters, 5 squared."""
-    text = SPACE.sub(" ", NEGATIVE_SPACE.sub("", answer)).strip()
+    text = SPACE.sub(" ", NEGATIVE_SPACE.sub("", answer))
+    # "1½" is 1 1/2, and not 11/2
+    text = FRACTION_CHARACTER.sub(lambda match: " " + unicodedata.normalize("NFKC", match[0]), text)
+    text = text.replace("\N{FRACTION SLASH}", "/").strip()
     text = UNIT_FRACTION.sub(r"\1/\2", DELIMITED.sub(r"\1", text).strip())
     currency = None
     # A currency sign precedes its number; all other units follow it.

@@ -102,6 +102,21 @@ def test_parts_beside_each_other_ask_together_and_are_told_apart():
     assert (trajectory.stop, len(trajectory.turns)) == ("turn_limit", 3)
 
 
+def test_turns_beside_one_that_is_refused_are_recorded():
+    def part(attempt, name):
+        yield [attempt.ask([user_message(name)], part=name)]
+
+    def program(attempt):
+        yield from run_in_parallel([part(attempt, name) for name in "abc"])
+
+    def answer(request):
+        return Completion("!", "refused" if last(request) == "a" else "end", cost_usd=0.25)
+
+    (trajectory,) = run(program, FakeModel(answer))
+    assert (trajectory.stop, [turn.agent for turn in trajectory.turns]) == ("refused", ["a", "b", "c"])
+    assert trajectory.cost_usd == 3 * 0.25
+
+
 def test_identity_is_of_everything_that_decides():
     first = agent(react, FakeModel(chain))
     assert first.identity == agent(react, FakeModel(chain)).identity

@@ -19,6 +19,8 @@ from rlhf_lab.packs.agents.harness.scripted import BEHAVIOURS, ScriptedAgent, gu
 from rlhf_lab.packs.agents.harness.settings import Scripted
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini, Generated
 from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES
+from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS
+from rlhf_lab.packs.agents.tools.world import ToolWorld, ToolWorldSize
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 CANONICAL = AgentBenchMini(CATEGORIES)
@@ -165,6 +167,16 @@ def test_the_oracle_gives_no_answer_that_its_tools_have_not_shown():
     calls = ["Action: search[Velmora ; capital]", "Action: search[Ossin ; mayor]"]
     assert [turn.text for turn in seeing.turns] == [*calls, "Answer: Tine Aldou"]
     assert seeing.stop == "answered"
+
+
+def test_the_oracle_solves_every_kind_of_the_tool_world():
+    """Also `several`, whose answer is a list of two results, and `compare`, whose answer is an entity."""
+    world = ToolWorld(ToolWorldSize(dict.fromkeys(ALL_KINDS, 1.0), test_tasks=2 * len(ALL_KINDS)), seed=0)
+    tasks = world.tasks("test")
+    jobs = [Assignment(task, tuple(world.tools(task, 0))) for task in tasks]
+    trajectories = ScriptedAgent("oracle").run_many(jobs, lambda position, trajectory: None)
+    scored = zip(tasks, trajectories, strict=True)
+    assert [task.metadata["id"] for task, trajectory in scored if not score(trajectory, task)["success"]] == []
 
 
 def test_draws_of_random_calls_differ_and_answer_with_what_any_of_them_gave():

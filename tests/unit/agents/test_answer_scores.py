@@ -63,6 +63,9 @@ def test_exact(answer, gold, same):
         ("two thousand one hundred and seven", [2107]),
         ("one million, two hundred thousand", [1200000]),
         ("ninety crowns or twelve", [90, 12]),
+        ("between ten and twenty", [10, 20]),
+        ("two and three, four five", [2, 3, 4, 5]),
+        ("three hundred twenty six", [326]),
         ("the hundred", []),
         ("nothing", []),
         ("one of them: 7", [7]),  # words are not read next to digits

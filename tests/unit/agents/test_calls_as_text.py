@@ -44,6 +44,8 @@ def test_a_call_may_be_json_and_an_answer_ends_the_turn():
         ("Thought: so\nAnswer:\n\nParis\nQuestion: next", "Paris"),
         ("**Answer:** Paris", "Paris"),
         ("**Answer: Paris**", "Paris"),
+        ("So it is.\nFINAL ANSWER: Paris", "Paris"),  # the form of answers to GAIA
+        ("**Final answer:** Paris", "Paris"),
         ("__Answer__: Paris", "Paris"),
         ("**Answer:**\n**Paris**", "Paris"),
         ("Answer: **Paris**", "**Paris**"),  # as it is written
@@ -79,7 +81,6 @@ def test_too_many_arguments_are_told():
         ("9" * 5000, "longer than 500 characters"),
         (" * ".join(["9" * 100] * 60), "longer than 500 characters"),
         ("(" * 400 + "1", "is no expression"),
-        ("9" * 400 + " / 7", "is no expression"),
     ],
 )
 def test_an_expression_beyond_python_is_refused(expression, problem):

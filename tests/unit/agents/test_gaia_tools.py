@@ -98,6 +98,8 @@ def test_what_cannot_be_read_is_said(tools: dict[str, Tool]) -> None:
         ("61.5 / 7", "8.7857142857"),
         ("0.1 + 0.2", "0.3"),
         ("2 × 3 − 1", "5"),
+        ("9" * 400 + " / 3", "3" * 400),
+        ("100000000 / 3", "33333333.3333333333"),
         (7, "7"),
     ],
 )
@@ -105,9 +107,7 @@ def test_calculator(expression: object, value: str) -> None:
     assert calculate(expression) == value  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "expression", ["", "1 / 0", "2 +", "two", "__import__('os')", "(" * 400, "9" * 400 + " / 7", "9" * 501, None]
-)
+@pytest.mark.parametrize("expression", ["", "1 / 0", "2 +", "two", "__import__('os')", "(" * 400, "9" * 501, None])
 def test_calculator_refuses(expression: object) -> None:
     with pytest.raises(ToolError, match="error: "):
         calculate(expression)  # type: ignore[arg-type]

@@ -207,6 +207,14 @@ def test_pages_by_their_type(server: Server) -> None:
     server.body, server.content_type = b"<p>one", "text/html; charset=utf-8"
     assert local(f"{server.url}/caf\u00e9 x?q=\u00e9") == "one"
     assert server.requests[-1][1] == "/caf%C3%A9%20x?q=%C3%A9"
+    server.body, server.content_type = "<p>Пётр".encode("windows-1251"), "text/html; charset=windows-1251"
+    assert local(server.url) == "Пётр"
+    server.body, server.content_type = '<meta charset="shift_jis"><p>東京'.encode("shift_jis"), "text/html"
+    assert local(server.url) == "東京"
+    server.body, server.content_type = "<p>é".encode(), "text/html; charset=iso-8859-1"  # it is UTF-8
+    assert local(server.url) == "é"
+    server.body, server.content_type = "<p>é".encode("cp1252"), "text/html; charset=rot13"
+    assert local(server.url) == "é"
     server.body, server.content_type = b'{"a": 1}', "application/json"
     assert local(server.url) == '{"a": 1}'
     server.content_type = "application/octet-stream"

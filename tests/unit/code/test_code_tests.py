@@ -42,6 +42,7 @@ def prompt(text: str) -> str:
         "```python\n    return sqrt(x)\n```\nIt returns:\n```\n3.0\n```",
         "return sqrt(x)",  # the grammar allows it outside a function
         "```python\ny = sqrt(x)\nreturn y\n```",
+        "Use ```sqrt```, as in ```sqrt(4)```.\n```python\ndef root(x):\n    return sqrt(x)\n```\n```sqrt``` is exact.",
         "1. Write:\n\n   ```python\n   def root(x):\n       return sqrt(x)\n   ```",
         "```python\nfrom __future__ import annotations\ndef root(x: float) -> float:\n    return sqrt(x)\n```",
         "```python\nimport math as m\n```\n```python\ndef of(x):\n    return m.sqrt(x)\n```\n"

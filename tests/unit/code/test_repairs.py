@@ -110,6 +110,9 @@ def test_what_no_program_may_do():
     for operator in "+*":
         with pytest.raises(ProgramError, match="line 1 : a list is no number"):
             run(PROGRAM.replaced({0: ("c", "=", "v", operator, "3")}), INPUTS)
+    squares = ("for", "x", "in", "v", ":", "c", "=", "c", "*", "c")
+    with pytest.raises(ProgramError, match="line 2 : the number is too large"):
+        run(PROGRAM.replaced({0: ("c", "=", "999999", "*", "999999"), 1: squares}), INPUTS)
     with pytest.raises(ProgramError, match="line 3 : c is not defined"):
         run(PROGRAM.replaced({0: ("d", "=", "a"), 1: ("e", "=", "d")}), INPUTS)
 

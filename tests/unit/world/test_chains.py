@@ -45,7 +45,7 @@ LONG = "9" * 5000
 def test_what_is_too_deep_or_too_long_stops_nothing():
     """Python refuses both: 1,000 nested calls, and 4,300 digits of an integer."""
     assert evaluate(tokens_of(DEEP)) is None and computed(DEEP) is None
-    assert computed(f"{LONG}+1") is None and computed(f"{LONG[:400]}/7") is None
+    assert computed(f"{LONG}+1") is None
     assert list(equations(f"{DEEP[:200]} = 2, 1 + 1 = 2"))[-1]
     deep = read_chain("What is it?", f"{DEEP} = 2\n1 + 1 = 2\n#### 2")
     assert [calculation.line for calculation in deep.calculations] == [1]
@@ -70,6 +70,9 @@ def test_what_is_no_expression_has_no_value(text):
 def test_numbers_are_read_as_they_are_written_and_computed():
     assert value_of("1,200.50") == Fraction(2401, 2)
     assert [format_decimal(Fraction(x)) for x in ("13", "2.50", "1/3")] == ["13", "2.5", "0.33"]
+    assert computed("100000000/3", 10) == "33333333.3333333333"  # a float has 16 digits
+    assert computed("12345678901234567.5 * 1") == "12345678901234567.5"
+    assert [format_decimal(Fraction(x), 0) for x in ("101/10", "-1/3", "-19/2")] == ["10", "0", "-10"]
     assert tokens_of("5 apples") is None
     assert not read_chain(QUESTION, SOLUTION.replace("<<12*8=96>>", "<<12*8=95>>")).computes(0)
     assert read_chain("", "10/3=<<10/3=3.33>>3.33").computes(0)

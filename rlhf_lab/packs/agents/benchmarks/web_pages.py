@@ -7,8 +7,10 @@ page has one deadline, which includes redirects, and a maximum size.
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import PurePosixPath
 from typing import Any
@@ -31,6 +33,9 @@ SUFFIX_OF_TYPE = {
     "application/pdf": ".pdf",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
 }
+BINARY = (".pdf", ".xlsx")
+CHARSET = re.compile(rb"charset\s*=\s*[\"']?([\w-]+)", re.ASCII | re.IGNORECASE)
+"""Character set in the head of an HTML page: <meta charset="shift_jis">."""
 KEPT = "/%:@!$&'()*+,;=~"
 """Characters of an address that are not quoted. `%` is one of them, because the address may be quoted already."""
 
@@ -50,6 +55,7 @@ def page_text(url: str, *, allow_private: bool = False) -> str:
         with opener.open(request) as response:
             content = response.read(MOST_BYTES + 1)  # one more byte, to notice a page that is too large
             address, content_type = response.url, response.headers.get_content_type()
+            charset = response.headers.get_content_charset()
             encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     except urllib.error.HTTPError as error:
         raise ToolError(f"error: {url} answers with status {error.code}") from error
@@ -60,10 +66,10 @@ def page_text(url: str, *, allow_private: bool = False) -> str:
         raise ToolError(f"error: {url} has more than {MOST_BYTES // 2**20} MiB")
     if encoding != "identity":  # no other encoding was requested, and decompression could exceed the size limit
         raise ToolError(f"error: {url} answers with the encoding {encoding[:40]!r}, which is not read")
-    return _as_text(address, content_type, content)
+    return _as_text(address, content_type, charset, content)
 
 
-def _as_text(url: str, content_type: str, content: bytes) -> str:
+def _as_text(url: str, content_type: str, charset: str | None, content: bytes) -> str:
     # The type that the server states counts more than the ending of the address.
     suffix = SUFFIX_OF_TYPE.get(content_type, "")
     if not suffix and content_type.startswith("text/"):
@@ -72,8 +78,19 @@ def _as_text(url: str, content_type: str, content: bytes) -> str:
         suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
     if not is_readable(f"page{suffix}"):
         raise ToolError(f"error: {url} is {content_type}, which cannot be read as text")
-    text = file_text(f"page{suffix}", content)
+    text = file_text(f"page{suffix}", _in_utf8(content, charset) if suffix not in BINARY else content)
     return html_text(text, url) if suffix == ".html" else text
+
+
+def _in_utf8(content: bytes, charset: str | None) -> bytes:
+    """Return a text in UTF-8, from the character set that the server or the page states; unchanged if that is wrong."""
+    stated = CHARSET.search(content[:1024])
+    try:
+        content.decode()  # servers often state another character set for pages in UTF-8
+    except UnicodeDecodeError:
+        with suppress(UnicodeError, LookupError):
+            return content.decode(charset or (stated[1].decode() if stated else "utf-8")).encode()
+    return content
 
 
 def _check_address(url: str, allow_private: bool) -> None:

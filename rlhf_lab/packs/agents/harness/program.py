@@ -347,8 +347,16 @@ class _Live:
         """Pass the completions to the program. Return how the attempt ended, or None if it is still running."""
 
         def send() -> list[Ask]:
-            pairs = zip(self.asks, completions, strict=True)
-            outputs = [self.attempt.add_turn(ask, completion) for ask, completion in pairs]
+            outputs: list[ModelOutput] = []
+            finished: AttemptFinished | None = None
+            # All turns are recorded, also those of branches beside one that was refused: they were paid for.
+            for ask, completion in zip(self.asks, completions, strict=True):
+                try:
+                    outputs.append(self.attempt.add_turn(ask, completion))
+                except AttemptFinished as raised:
+                    finished = finished or raised
+            if finished is not None:
+                raise finished
             return self.steps.send(outputs)
 
         return self._advance(send)

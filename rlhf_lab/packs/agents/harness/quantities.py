@@ -84,22 +84,28 @@ def _first_digits(digits: str) -> str:
 
 
 def _spelt_out(text: str) -> list[WordedQuantity]:
-    """Read numbers that are written as words: "three hundred and five" is 305. Any other word ends a number."""
+    """Read numbers that are written as words: "three hundred and five" is 305. Any other word ends a number.
+
+    So does a word that cannot continue it: "two and three" and "ten twenty" are two numbers each.
+    """
     found: list[WordedQuantity] = []
     total = group = 0
     inside = False
+    before = ""  # the previous word, except "and"
     # The empty word at the end finishes a number that the text ends with.
     for word in [*re.findall(r"[a-z]+|%", text.lower()), ""]:
+        is_part = word in WORDS and (before in MAGNITUDES or (before.endswith("ty") and WORDS[word] < 10))
+        if inside and word != "and" and not is_part and word not in MAGNITUDES:
+            found.append(WordedQuantity(Fraction(total + group), "" if word in WORDS else word))
+            total = group = 0
+            inside = False
         if word in WORDS:
             group, inside = group + WORDS[word], True
         elif inside and word == "hundred":
             group *= 100
         elif inside and word in MAGNITUDES:
             total, group = total + group * MAGNITUDES[word], 0
-        elif inside and word != "and":
-            found.append(WordedQuantity(Fraction(total + group), word))
-            total = group = 0
-            inside = False
+        before = before if word == "and" else word
     return found
 
 

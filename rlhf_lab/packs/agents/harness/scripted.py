@@ -98,21 +98,23 @@ def oracle(metadata: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -> t
     if metadata["scorer"] == "refusal":
         return calls, refusal(metadata["answer"])
     # Without a result that shows it, the oracle must not know the answer: the tools have to suffice.
-    shown = any(not call.failed and shows(call.result, metadata) for call in calls)
+    shown = shows([call for call in calls if not call.failed], metadata)
     answer = metadata["answer"] if shown else refusal(metadata["question"])
     return calls, answer
 
 
-def shows(result: str, metadata: Mapping[str, Any]) -> bool:
-    """Return True if the answer can be read in a result."""
+def shows(calls: Sequence[Call], metadata: Mapping[str, Any]) -> bool:
+    """Return True if the answer can be read in the results of successful calls."""
     if metadata["scorer"] == "numeric":
         # Each cell of a table has its own text, so numbers are read one text at a time.
-        lines = result.split("\n")
+        lines = [line for call in calls for line in call.result.split("\n")]
         values = {quantity.value for line in lines for quantity in quantities(line)}
         expected = quantities(metadata["answer"])[0].value
         tolerance = Fraction(str(metadata.get("tolerance", 0.0)))
         return any(abs(value - expected) <= tolerance for value in values)
-    return contains_words(result, metadata["answer"])
+    # The answer may be a list of several results, or the entity with the largest one.
+    texts = [text for call in calls for text in (call.result, *map(str, call.arguments.values()))]
+    return all(any(contains_words(text, part) for text in texts) for part in metadata["answer"].split(", "))
 
 
 def refusal(missing: str) -> str:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool
-from rlhf_lab.data.text_calls import ANSWER, answer_below, read_move, unemphasised
+from rlhf_lab.data.text_calls import ANSWER, ANSWER_WORDS, answer_below, read_move, unemphasised
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ModelOutput, Steps
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
 
-ANSWER_LINE = re.compile(r"^[ \t*_]*Answer[*_]*:(.*)$", re.MULTILINE)  # also "**Answer**: …"
+ANSWER_LINE = re.compile(rf"^[ \t*_]*{ANSWER_WORDS}[*_]*:(.*)$", re.MULTILINE)  # also "**Answer**: …"
 NOTHING = f"error: you said nothing; call a tool, or write {ANSWER} and the answer"
 
 

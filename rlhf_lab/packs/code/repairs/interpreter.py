@@ -97,6 +97,8 @@ def _condition(left: Operand, compare: Callable[[Any, Any], bool], right: Operan
     return statement
 
 
+LARGEST_VALUE = 10**12
+"""Maximum absolute value. `c = c * c` in loops gives numbers of thousands of digits, which Python refuses to write."""
 MOST_DIGITS = 6
 """Maximum number of digits of a number in a response; longer numbers are not operands."""
 
@@ -122,7 +124,10 @@ def _parse_assignment(words: Line) -> Statement | None:
         first, second = left(values, line), right(values, line)
         if isinstance(first, list) or isinstance(second, list):  # in Python, list * number would repeat the list
             raise TypeError("a list is no operand")
-        values[target] = compute(first, second)
+        result = compute(first, second)
+        if abs(result) > LARGEST_VALUE:
+            raise ProgramError(line, "the number is too large")
+        values[target] = result
 
     return assign
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 BLOCK = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+INLINE = re.compile(r"(?<!`)```[^`\n]+```(?!`|\w+\n)")
+"""Code within a line between three backticks, which begins no block."""
 PYTHON = ("", "py", "python", "python3")
 INDENT = "    "
 FUTURE = re.compile(r"^from __future__ import .*", re.MULTILINE)
@@ -159,7 +161,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
 
     The code of a block inside a list item is indented like the item; this indentation is removed.
     """
-    blocks = [(language, code) for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
+    blocks = [(language, code) for language, code in BLOCK.findall(INLINE.sub("", text)) if language.lower() in PYTHON]
     return [(language, _unindented(code)) for language, code in blocks]
 
 
