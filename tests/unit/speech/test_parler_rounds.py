@@ -125,6 +125,7 @@ def test_prompts_of_a_file(tmp_path):
         (["setup", "here"], "'here' is not an option of the form name=value"),
         (["setup", "folde=x"], "folde is not a setting; did you mean folder"),
         (["dpo", "model=m", "lr=fast"], "lr=fast is text, expected a number"),
+        (["dpo", "model=m", "dtype=bfloat16"], "dtype=bfloat16 is not one of float32, float64"),
         (["dpo", "model=m"], "prompts, reward, to must be set"),
         (["dpo", "model=m", "prompts=p", "reward=loudness", "to=x"], "reward=loudness must name a function in a file"),
         (["dpo", "model=m", "prompts=p", "reward=a.py:b", "to=x", "guard=c"], "guard=c must name a function in a file"),

@@ -34,7 +34,11 @@ class ParlerSetupOptions:
 
 @dataclass(frozen=True)
 class DpoOptions:
-    """Options of `parler dpo`, in addition to the settings of the rounds (`DpoSettings`)."""
+    """Options of `parler dpo`, in addition to the settings of the rounds (`DpoSettings`).
+
+    All weights are trained, so bfloat16 is not offered: at usual learning rates most of a step would be lost in
+    rounding.
+    """
 
     model: str | None = None
     prompts: str | None = None
@@ -43,7 +47,7 @@ class DpoOptions:
     to: str | None = None
     folder: str | None = None
     description_tokenizer: str | None = None
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     max_frames: int = 860
     timeout_s: float = 1800.0
