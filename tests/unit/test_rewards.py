@@ -35,3 +35,20 @@ def test_a_reward_model_of_another_program_reads_as_many_tokens_as_it_has_positi
     ScoreScale(max_length=64).write(tmp_path)
     scorer = load_scorer(str(tmp_path), HuggingFace(path=str(tmp_path)), "cpu", 16384, lambda text: None)
     assert scorer.scale.max_length == 64
+
+
+def test_a_reward_model_of_another_program_reads_the_rendered_conversation_to_its_end(tmp_path):
+    """The score was read at <|im_end|>, and other programs read it at the line break behind."""
+    tokenizer = gpt2_tokenizer(["some words to learn"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant\n{% endif %}"
+    )
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64, num_labels=1)
+    GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    scorer = load_scorer(str(tmp_path), HuggingFace(path=str(tmp_path)), "cpu", 16384, lambda text: None)
+    ((prompt_ids, response_ids),) = scorer.rows(["\n\nHuman: some words\n\nAssistant:"], ["learn"])
+    messages = [{"role": "user", "content": "some words"}, {"role": "assistant", "content": "learn"}]
+    assert [*prompt_ids, *response_ids] == tokenizer.apply_chat_template(messages, return_dict=False)

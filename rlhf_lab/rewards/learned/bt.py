@@ -241,9 +241,12 @@ def load_scorer(
     # The scale also says how many outputs the head has, which is needed to load the weights.
     scale = _read_scale(directory, note)
     model = load_reward_model(directory, model_settings, outputs=scale.outputs(), device=device, base=base)
-    if not (Path(directory) / SCALE_FILE).is_file():
+    encoder = load_encoder(directory, model_settings)
+    if not (Path(directory) / SCALE_FILE).is_file():  # a model of another program
         scale = replace(scale, max_length=_longest_row(model))
-    return Scorer(model, load_encoder(directory, model_settings), scale, device, batch_tokens)
+        if encoder.chat:
+            encoder.chat.end_turns_in_full()
+    return Scorer(model, encoder, scale, device, batch_tokens)
 
 
 def _longest_row(model: Any) -> int:
