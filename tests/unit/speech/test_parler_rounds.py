@@ -110,6 +110,11 @@ def test_prompts_of_a_file(tmp_path):
     separated = {"text": "Hello.\u2028Bye.", "description": "A voice."}  # JSON may contain this line separator
     file.write_text(json.dumps(separated, ensure_ascii=False) + "\n")
     assert [prompt.text for prompt in read_prompts(file)] == ["Hello.\u2028Bye."]
+    file.write_text(json.dumps(rows[0]), encoding="utf-8-sig")
+    assert read_prompts(file) == [PROMPT]
+    file.write_text(json.dumps({**rows[0], "text": "Grüße."}, ensure_ascii=False), encoding="latin-1")
+    with pytest.raises(DataError, match=r"is not UTF-8 .*; save it in that encoding"):
+        read_prompts(file)
     file.write_text("hello\n")
     with pytest.raises(DataError, match="row 1: 'hello' is not a prompt"):
         read_prompts(file)

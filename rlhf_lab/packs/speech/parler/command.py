@@ -152,7 +152,10 @@ def read_prompts(path: Path) -> list[SpeechPrompt]:
 
     if not path.is_file():
         raise DataError(f"prompts={path} does not exist (relative to {Path.cwd()}); name a JSONL file of prompts")
-    content = path.read_text(encoding="utf-8").rstrip("\n")
+    try:
+        content = path.read_text(encoding="utf-8-sig").rstrip("\n")  # editors on Windows write a byte order mark
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 ({error}); save it in that encoding") from error
     if not content:
         raise DataError(f"{path} has no prompts; write one JSON object with text and description per line")
     prompts = []
