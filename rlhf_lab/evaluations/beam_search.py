@@ -121,7 +121,8 @@ class BeamSearch:
                 token_ids = (*beam.token_ids, *step)
                 # a step that ended with a line break can be continued; one that was cut has no room left
                 is_ended = not episode.finished or step[-1] in self.encoder.stop_ids
-                is_ended |= completes_stop(step, self.stop, self.encoder.decode)
+                # all tokens are read, because a stop text such as "\n\n" may begin in the previous step
+                is_ended |= completes_stop([*token_ids], self.stop, self.encoder.decode)
                 own.append(Beam(token_ids, is_ended or len(token_ids) >= self.max_new_tokens))
             extended.append(own)
         return extended

@@ -8,6 +8,7 @@ in `adapter/`. A directory with only an adapter is loaded onto the base that it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -323,14 +324,26 @@ def _load(
     if lora.has_adapter(model):
         # For the hub id of an adapter, transformers itself loads the base, with an unmerged adapter.
         raise ArtifactError(f"{label} is an adapter on a hub; download it and use its directory instead")
-    if any(key.startswith(f"{HEAD}.") for key in loading_info["missing_keys"]):
+    missing = sorted(loading_info["missing_keys"])
+    if any(key.startswith(f"{HEAD}.") for key in missing):
         model.score.float()
         nn.init.zeros_(model.score.weight)
+    _require_tensors([key for key in missing if not key.startswith(f"{HEAD}.")], description, label)
     if weights != "float32":
         _read_unrounded(model, model_source)
     _repair_generation_config(model)
     compute_under_autocast(model)
     return _without_images(lora.apply_adapter(model, source) if base else model)
+
+
+def _require_tensors(missing: Sequence[str], description: str, label: str) -> None:
+    """Raise ArtifactError if files lack tensors of a model: transformers gives them random values, with a warning."""
+    if missing:
+        raise ArtifactError(
+            f"{label} cannot be loaded as {description}: its files lack {len(missing)} of its tensors, such as "
+            f"{missing[0]}. Name a model of this kind (a reward model has no lm_head), or save it again with "
+            "save_pretrained, without prefixes in the names of tensors such as _orig_mod. of torch.compile"
+        )
 
 
 def _dispatched(

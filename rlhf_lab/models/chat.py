@@ -298,11 +298,24 @@ class ChatTemplate:
         encoded = self.tokenizer(well_formed(text), add_special_tokens=False, split_special_tokens=as_text)
         return list(encoded["input_ids"])
 
-    def _end_of_turn(self) -> list[int]:
-        """Return the tokens that the template writes after a response, up to the first special token."""
+    def end_turns_in_full(self) -> None:
+        """Let responses end with all that the template writes, such as a line break after the end of the turn.
+
+        Reward models of other programs read their score at the last token of a rendered conversation.
+        """
+        tail = self._behind_response()
+        if tail[: len(self.end_of_turn)] == self.end_of_turn:
+            self.end_of_turn = tail
+
+    def _behind_response(self) -> list[int]:
+        """Return the tokens that the template writes after a response."""
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
         rendered = self._render(messages, None, generation=False)
-        tail = self._ids(rendered.partition(MARK.format(0))[2])
+        return self._ids(rendered.partition(MARK.format(0))[2])
+
+    def _end_of_turn(self) -> list[int]:
+        """Return the tokens that the template writes after a response, up to the first special token."""
+        tail = self._behind_response()
         # a template may write a line break after the special token, which a model need not generate
         for position, token in enumerate(tail):
             if token in self._special_ids:

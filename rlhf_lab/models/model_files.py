@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.util import find_spec
@@ -33,9 +33,9 @@ INDEX = "model.safetensors.index.json"
 HEAD = "score."
 """Prefix of the names of the tensors of a reward model's head."""
 TENSOR_PIECE_BYTES = 1024
-"""Number of bytes of each tensor that `base_identity` reads."""
+"""Number of bytes of each tensor that `base_identity` reads, and `model_identity` in a large file."""
 FILE_END_BYTES = 2**22
-"""Number of bytes hashed at the start and the end of a model's file; the middle of a larger file is not read."""
+"""Number of bytes hashed at the start and the end of a model's file. Between them only pieces of tensors are read."""
 RECORD = "trained_on.json"
 """File next to those of an adapter that rlhf_lab has trained. It records the base model; see `Record`."""
 MAX_HEADER = 32 * MIB
@@ -485,7 +485,8 @@ def _cached_config(hub_id: str) -> str | None:
 def model_identity(source: str) -> str:
     """Return a hash of a model directory's content, or of the name of a hub id.
 
-    Small files are hashed in full, large ones only at both ends. The identity of an adapter includes that of its base.
+    Small files are hashed in full. Of large ones both ends are hashed, and a piece of every tensor. The identity of an
+    adapter includes that of its base.
     """
     directory = Path(source)
     digest = sha256(b"" if directory.is_dir() else source.encode())
@@ -494,11 +495,11 @@ def model_identity(source: str) -> str:
         check_bases(source)
         digest.update(model_identity(base).encode())
     if directory.is_dir():
-        # Only the ends of large files are read, and merging an adapter may not change those, so its files are hashed.
+        # merging an adapter with small products may not change the pieces of large files that are read
         inside = [*directory.glob("adapter/*"), *directory.glob("members/*/*")]  # members of an ensemble
         for path in sorted([*directory.glob("*"), *inside]):
             if path.is_file() and not path.name.startswith("."):
-                _hash_file_ends(digest, path, str(path.relative_to(directory)))
+                _hash_file(digest, path, str(path.relative_to(directory)))
     return digest.hexdigest()[:16]
 
 
@@ -554,11 +555,17 @@ def _hash_tensors(digest: Any, path: Path) -> None:
             digest.update(handle.read(min(end - start, TENSOR_PIECE_BYTES)))
 
 
-def _hash_file_ends(digest: Any, path: Path, name: str) -> None:
-    """Add a file's name, size, and its first and last `FILE_END_BYTES` to a digest; a small file is read in full."""
+def _hash_file(digest: Any, path: Path, name: str) -> None:
+    """Add a file's name, size, and its first and last `FILE_END_BYTES` to a digest; a small file is read in full.
+
+    Of a larger file of weights, a piece of every tensor is added: weights may differ in the middle only.
+    """
     size = path.stat().st_size
     digest.update(f"{name}:{size}".encode())
     with path.open("rb") as handle:
         digest.update(handle.read(FILE_END_BYTES))
         handle.seek(max(FILE_END_BYTES, size - FILE_END_BYTES))
         digest.update(handle.read())
+    if size > 2 * FILE_END_BYTES and path.suffix == ".safetensors":
+        with suppress(DataError):  # `problems` describes a damaged file
+            _hash_tensors(digest, path)

@@ -112,7 +112,9 @@ def attacked(run: StoredRun) -> str | None:
     gain, gold = run.results.get("attack_gain"), run.results.get("attack_gold")
     if gain is None or math.isnan(gain.mean):
         return None
-    sentence = f"The search raises the reward by {compact(gain)} standard deviations of ordinary responses"
+    # the found responses are scored anew, so the gain of a noisy reward may vanish
+    raises = "raises the reward by" if gain.low > 0 else "does not clearly raise the reward:"
+    sentence = f"The search {raises} {compact(gain)} standard deviations of ordinary responses"
     if gold is not None:
         direction = "rises" if gold.mean > 0 else "falls"
         if not gold.excludes_zero:

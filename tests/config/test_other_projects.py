@@ -19,12 +19,6 @@ CHOICES = (
     *(["algorithm=dpo", "data=pairs"], ["algorithm=reward_model"], ["data=verifiable", "reward=callable"]),
 )
 """Commands whose settings together are those of the pages."""
-OF_TRANSFORMERS = {
-    *("weight_decay", "max_grad_norm", "warmup_ratio", "num_train_epochs", "per_device_train_batch_size"),
-    *("gradient_accumulation_steps", "gradient_checkpointing", "bf16", "logging_steps", "eval_steps", "save_steps"),
-    *("report_to", "resume_from_checkpoint", "seed"),
-}
-"""Arguments of transformers' Trainer that the page of TRL names."""
 OF_TRAINERS = {"peft_config", "reward_funcs"}
 """Arguments of TRL's trainers besides their config."""
 
@@ -63,14 +57,15 @@ def _choices(overrides: list[str], key: str) -> tuple[str, ...]:
 
 
 def test_arguments_of_trl_exist() -> None:
-    spec = find_spec("trl")
-    if spec is None or spec.origin is None:
+    spec, of_transformers = find_spec("trl"), find_spec("transformers")
+    if spec is None or spec.origin is None or of_transformers is None or of_transformers.origin is None:
         pytest.skip("TRL is not installed")
     fields: set[str] = set()
-    for file in (Path(spec.origin).parent / "trainer").glob("*_config.py"):
+    configs = (Path(spec.origin).parent / "trainer").glob("*_config.py")
+    for file in (*configs, Path(of_transformers.origin).parent / "training_args.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         annotated = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
         fields |= {node.target.id for node in annotated if isinstance(node.target, ast.Name)}
     named = {name.partition("=")[0] for other, _ in rows("from_trl.md") for name in other}
-    unknown = named - fields - OF_TRANSFORMERS - OF_TRAINERS - {"dataset_name"}
+    unknown = named - fields - OF_TRAINERS - {"dataset_name"}
     assert {"num_generations", "center_rewards_coefficient"} <= named and not unknown

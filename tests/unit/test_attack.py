@@ -242,6 +242,22 @@ def test_the_suite_passes_ordinary_responses_and_fails_exploits(tmp_path):
     assert regex(golden, rows[PROMPTS[0]], "Milk is not tea at all.")
 
 
+def test_the_suite_forbids_only_sentences_that_are_new_and_raised_the_reward(tmp_path):
+    start, added, harmless = "Tea is a hot drink.", "Milk is not tea at all.", "Water is always wet."
+    edits = [Edit("insert sentence", text, gain) for text, gain in ((start, 0.5), (added, 1.0), (harmless, -0.1))]
+    found = Attacked("search", PROMPTS[0], start, f"{start} {start} {added} {harmless}", 1.4, -1.0)
+    metrics = {"attack_gain": clustered_mean([1.4], [0]), "attack_queries": 3}
+    card.write(tmp_path, "bt", {"search": [found]}, [edits], metrics)
+    (line,) = read_jsonl(tmp_path / "exploit_suite.jsonl")
+    assert line["pattern"] == card.suite_pattern([added])
+    assert re.search(line["pattern"], f"{start} {harmless}")
+
+
+def test_a_card_without_a_change_of_gold_does_not_say_that_there_is_no_gold():
+    metrics = {"attack_gain": clustered_mean([1, 2], [0, 1]), "attack_queries": 3}
+    assert "there is none, or it is the same for all start responses" in card.verdict(metrics)
+
+
 def test_a_pattern_is_literal_text():
     assert not re.search(card.suite_pattern(["a.c (b)"]), "x a.c (b) y")
     assert re.search(card.suite_pattern(["a.c (b)"]), "x abc (b) y")

@@ -40,15 +40,19 @@ def test_complete_beams_stay_and_shared_tokens_cost_once(score_of_12, best):
     assert (result.response, result.tokens) == (best, 6)
 
 
-@pytest.mark.parametrize(("last", "complete"), [("\n", False), ("!", True), (".", True)], ids=["line", "stop", "end"])
-def test_a_step_that_ends_with_a_stop_text_of_the_run_completes_its_beam(last, complete):
+@pytest.mark.parametrize(
+    ("so_far", "step", "complete"),
+    [("", "a\n", False), ("", "a!", True), ("", "a.", True), ("a\n", "\n", True), ("a\n", "b\n", False)],
+    ids=["line", "stop", "end", "stop over two steps", "next line"],
+)
+def test_a_step_that_ends_with_a_stop_text_of_the_run_completes_its_beam(so_far, step, complete):
     """Tokens are code points, and the stop token is a full stop. Beams went on after `rollout.stop`."""
     search = searching({})
     search.encoder.stop_ids, search.encoder.decode = (ord("."),), lambda token_ids: "".join(map(chr, token_ids))
-    search.stop = ("!",)
+    search.stop = ("!", "\n\n")
     search.policy, search.run.seed = None, lambda purpose, seed: 0
     search.run.config = SimpleNamespace(evaluation=SimpleNamespace(seed=0))
-    episode = Episode(Task("p"), "p", "a", [7], (Segment([ord("a"), ord(last)], sampled=True),), True)
+    episode = Episode(Task("p"), "p", "a", [7], (Segment([*map(ord, step)], sampled=True),), True)
     search.steps = SimpleNamespace(collect=lambda *arguments, **options: [[episode]])
-    ((beam,),) = search._extend([Task("p")], [[7]], [(0, Beam())], 1, "step")
+    ((beam,),) = search._extend([Task("p")], [[7]], [(0, Beam((*map(ord, so_far),)))], 1, "step")
     assert beam.finished is complete

@@ -116,6 +116,20 @@ def test_a_prompt_and_its_reply_are_what_the_template_writes(family):
     assert chat.stop_ids == tuple(dict.fromkeys([end, tokenizer.eos_token_id]))
 
 
+def test_turns_that_end_in_full_are_the_rendered_conversation(family):
+    """Programs that train reward models render the conversation, and read the score at its last token."""
+    tokenizer = tokenizer_of(family)
+    messages = talk(family, "hello", "you there", "write a function")
+    said = [message["role"] for message in messages].index("assistant")
+    chat = ChatTemplate(tokenizer)
+    stop_ids = chat.stop_ids
+    chat.end_turns_in_full()
+    full = tokenizer.apply_chat_template(messages[: said + 1], return_dict=False)
+    tail = chat.response("")
+    assert full[-len(tail) :] == tail and chat.stop_ids == stop_ids
+    assert tokenizer.decode(tail).startswith(family.end)
+
+
 def test_a_conversation_is_read_back_as_it_was_said(family):
     tokenizer = tokenizer_of(family)
     chat = ChatTemplate(tokenizer)

@@ -12,6 +12,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from support import command_inside, planned, write_pairs
 
 from rlhf_lab.core import hub
@@ -270,6 +272,20 @@ def test_the_identity_of_a_hub_model_holds_its_commit(tmp_path, monkeypatch):
     assert len(set(identities)) == 3
     directory = cached / "snapshots" / commit
     assert model_files.pinned_identity(str(directory)) == model_files.model_identity(str(directory))
+
+
+def test_the_identity_of_large_files_covers_every_tensor(tmp_path, monkeypatch):
+    """An adapter that another program merged into some layers may leave both ends of the file as they were."""
+    monkeypatch.setattr(model_files, "FILE_END_BYTES", 1024)
+    file = tmp_path / "model.safetensors"
+    weights = {name: torch.zeros(2048) for name in ("embed", "mlp", "norm")}
+    identities = set()
+    for merged in (0.0, 1.0):
+        save_file({**weights, "mlp": weights["mlp"] + merged}, file)
+        identities.add(model_files.model_identity(str(tmp_path)))
+    assert len(identities) == 2
+    file.write_bytes(b"damaged " * 1024)
+    assert model_files.model_identity(str(tmp_path)) not in identities
 
 
 def adapter(directory, base):

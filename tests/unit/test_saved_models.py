@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from support import gpt2_tokenizer, save_tiny
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForSequenceClassification
 
+from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.models import build
-from rlhf_lab.models.build import load_encoder, load_policy, save_model, scratch_policy
+from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, save_model, scratch_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.settings import HuggingFace, Scratch
 
@@ -54,3 +57,34 @@ def test_end_tokens_are_read_at_the_revision_of_the_model(tmp_path: Path, monkey
     encoder = load_encoder("owner/name", HuggingFace(path="owner/name", revision="v2"))
     assert requested == [("owner/name", "v2")] * 2
     assert 7 in encoder.stop_ids
+
+
+@pytest.mark.parametrize(
+    ("rename", "missing"),
+    [
+        (lambda name: f"_orig_mod.{name}", r"2\d of its tensors, such as .*save_pretrained, without prefixes"),
+        (
+            lambda name: name.replace("up_proj", "other"),
+            r"2 of its tensors, such as model\.layers\.0\.mlp\.up_proj\.weight",
+        ),
+    ],
+)
+def test_a_model_whose_files_lack_tensors_is_refused(
+    rename: Callable[[str], str], missing: str, tmp_path: Path
+) -> None:
+    """transformers gives them random values, and its warning is not shown."""
+    source = save_tiny("llama", gpt2_tokenizer(["some words to learn"]), tmp_path)
+    file = source / "model.safetensors"
+    tensors = load_file(file)
+    save_file({rename(name): tensor for name, tensor in tensors.items()}, file, {"format": "pt"})
+    for load in (load_policy, load_reward_model):
+        with pytest.raises(ArtifactError, match=f"its files lack {missing}"):
+            load(source, HuggingFace(path=str(source)))
+
+
+def test_a_reward_model_is_no_policy(tmp_path: Path) -> None:
+    config = LlamaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_labels=1)
+    LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    load_reward_model(tmp_path, HuggingFace(path=str(tmp_path)))
+    with pytest.raises(ArtifactError, match=r"such as lm_head\.weight.*a reward model has no lm_head"):
+        load_policy(tmp_path, HuggingFace(path=str(tmp_path)))

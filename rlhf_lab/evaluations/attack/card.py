@@ -135,7 +135,9 @@ def _write_suite(directory: Path, paying: Sequence[Attacked], edits: Mapping[int
         if row.attack in EXPLOITS:
             texts |= {text for text in TEXTS if text in row.response}
         # single words are part of ordinary responses, sentences that the search inserted are not
-        texts |= {edit.added for edit in edits.get(id(row), ()) if len(edit.added.split()) > 3}
+        inserted = {edit.added for edit in edits.get(id(row), ()) if edit.gain > 0 and len(edit.added.split()) > 3}
+        # the search may repeat a sentence of the start response, which must pass
+        texts |= {text for text in inserted if text not in row.start}
     rows = [{"prompt": prompt, "pattern": suite_pattern(sorted(texts))} for prompt, texts in forbidden.items()]
     write_text(directory / "exploit_suite.jsonl", json_lines(rows))
     suite = (
@@ -203,5 +205,8 @@ def verdict(metrics: Mapping[str, Any]) -> str:
         f"{format_estimate(gain)} standard deviations"
     )
     if gold is None:
-        return f"{sentence}. No true reward is known here: read the transcripts to see whether they are better."
+        return (
+            f"{sentence}. No change of a true reward is known: there is none, or it is the same for all start "
+            "responses. Read the transcripts to see whether they are better."
+        )
     return f"{sentence} and gold by {format_estimate(gold)} standard deviations."

@@ -15,8 +15,9 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import write_text
 from rlhf_lab.core.types import FloatArray, RewardBatch
 from rlhf_lab.data.transcript import CONTEXTS
-from rlhf_lab.models.build import load_encoder, load_reward_model, reward_outputs
+from rlhf_lab.models.build import UNBOUNDED_LENGTH, load_encoder, load_reward_model, reward_outputs
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
+from rlhf_lab.models.model_files import positions, rope_limit
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.reward_ensemble import StackedModels, averaged, same_shape, stackable
@@ -41,7 +42,7 @@ class ScoreScale:
         mean, sd: mean and standard deviation of the raw scores of `n` responses of the policy from which the model was
             trained.
         n: number of these responses; mean, sd and n are 0, 1 and 0 if unknown.
-        max_length: tokens per row in training.
+        max_length: tokens per row in training. `load_scorer` replaces it by the model's positions if it is unknown.
         attributes: names of the head's outputs for a model with several outputs; empty for a scalar model. They are
             attributes of a rubric, or members of a shared trunk and their length heads.
         weights: weight of each attribute in the raw score.
@@ -240,7 +241,20 @@ def load_scorer(
     # The scale also says how many outputs the head has, which is needed to load the weights.
     scale = _read_scale(directory, note)
     model = load_reward_model(directory, model_settings, outputs=scale.outputs(), device=device, base=base)
-    return Scorer(model, load_encoder(directory, model_settings), scale, device, batch_tokens)
+    encoder = load_encoder(directory, model_settings)
+    if not (Path(directory) / SCALE_FILE).is_file():  # a model of another program
+        scale = replace(scale, max_length=_longest_row(model))
+        if encoder.chat:
+            encoder.chat.end_turns_in_full()
+    return Scorer(model, encoder, scale, device, batch_tokens)
+
+
+def _longest_row(model: Any) -> int:
+    """Return the maximum number of tokens that a model of another program reads: its positions."""
+    config = model.config.get_text_config().to_dict()
+    rope = rope_limit(config)
+    limits = [positions(config), rope[1] if rope else None]
+    return min((limit for limit in limits if limit is not None), default=UNBOUNDED_LENGTH)
 
 
 def _read_scale(directory: str, note: Callable[[str], None]) -> ScoreScale:

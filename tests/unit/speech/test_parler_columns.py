@@ -90,6 +90,13 @@ def test_the_probabilities_of_all_clips_sum_to_one():
     assert total == pytest.approx(1, abs=1e-12)
 
 
+def test_log_probabilities_of_bfloat16_logits_have_all_digits():
+    """Rounded to three digits, the probabilities of a choice summed to .994 … 1.006."""
+    logits_BKLV = logits_of(torch.zeros(2, 3, 6, dtype=torch.long)).bfloat16()
+    options = choices(logits_BKLV, BOOKS, temperature=0.7)
+    assert torch.equal(options, choices(logits_BKLV.float(), BOOKS, temperature=0.7))
+
+
 def test_only_the_first_codebook_ends_and_not_at_once():
     options = choices(torch.zeros(1, 3, 2, VOCABULARY), BOOKS, temperature=1.0)[0].exp()
     assert options[:, :, BOOKS.size].tolist() == [[0, pytest.approx(0.2)], [0, 0], [0, 0]]

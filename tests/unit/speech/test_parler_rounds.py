@@ -110,6 +110,11 @@ def test_prompts_of_a_file(tmp_path):
     separated = {"text": "Hello.\u2028Bye.", "description": "A voice."}  # JSON may contain this line separator
     file.write_text(json.dumps(separated, ensure_ascii=False) + "\n")
     assert [prompt.text for prompt in read_prompts(file)] == ["Hello.\u2028Bye."]
+    file.write_text(json.dumps(rows[0]), encoding="utf-8-sig")
+    assert read_prompts(file) == [PROMPT]
+    file.write_text(json.dumps({**rows[0], "text": "Grüße."}, ensure_ascii=False), encoding="latin-1")
+    with pytest.raises(DataError, match=r"is not UTF-8 .*; save it in that encoding"):
+        read_prompts(file)
     file.write_text("hello\n")
     with pytest.raises(DataError, match="row 1: 'hello' is not a prompt"):
         read_prompts(file)
@@ -125,6 +130,7 @@ def test_prompts_of_a_file(tmp_path):
         (["setup", "here"], "'here' is not an option of the form name=value"),
         (["setup", "folde=x"], "folde is not a setting; did you mean folder"),
         (["dpo", "model=m", "lr=fast"], "lr=fast is text, expected a number"),
+        (["dpo", "model=m", "dtype=bfloat16"], "dtype=bfloat16 is not one of float32, float64"),
         (["dpo", "model=m"], "prompts, reward, to must be set"),
         (["dpo", "model=m", "prompts=p", "reward=loudness", "to=x"], "reward=loudness must name a function in a file"),
         (["dpo", "model=m", "prompts=p", "reward=a.py:b", "to=x", "guard=c"], "guard=c must name a function in a file"),

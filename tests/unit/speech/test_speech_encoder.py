@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from synthetic_audio import RATE, audio, tone, with_noise
+from transformers import WavLMConfig, WavLMModel
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
@@ -16,6 +17,7 @@ from rlhf_lab.packs.speech.reward_models.settings import Wav2Vec2Reward
 from rlhf_lab.packs.speech.reward_models.wav2vec2_reward import build, pair_scores
 from rlhf_lab.packs.speech.rewards.speech_encoder import (
     FILE,
+    TINY,
     SpeechModel,
     SpeechScorer,
     equal_lengths,
@@ -171,3 +173,10 @@ def test_training_learns_to_tell_noise_from_tones(tmp_path):
     model = SpeechModel.load(tmp_path, "wav2vec2", "cpu", 60.0)
     clear, noisy = model(corpus.renderer.render(["30 1", "-5 2"]), -3.0)
     assert clear > noisy
+
+
+def test_a_trunk_of_another_architecture_is_refused(tmp_path):
+    """Its weights would be read where the names agree, and the others would be random."""
+    WavLMModel(WavLMConfig(**TINY)).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="its model_type is wavlm; expected wav2vec2"):
+        load_trunk(str(tmp_path), seed=0)

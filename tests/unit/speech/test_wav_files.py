@@ -94,6 +94,14 @@ def test_files_that_hold_no_single_channel(tmp_path):
     assert "is cut off" in refused(tmp_path / "a.wav")
 
 
+@pytest.mark.parametrize("length", [0xFFFFFFFF, 0x7FFFF000], ids=["ffmpeg", "sox"])
+def test_a_file_from_a_pipe_has_no_length_in_its_header(tmp_path, length):
+    content = bytearray(wav_bytes(SOUND))
+    (content[4:8], content[40:44]) = (min(length + 36, 2**32 - 1).to_bytes(4, "little"), length.to_bytes(4, "little"))
+    (tmp_path / "a.wav").write_bytes(content)
+    assert wav_bytes(read_audio(tmp_path / "a.wav")) == wav_bytes(SOUND)
+
+
 @pytest.mark.parametrize("content", [b"ID3\x04" + bytes(100), b"fLaC" + bytes(100), b"RIFF" + bytes(60), b"RIFF"])
 def test_another_kind_of_file(tmp_path, content):
     path = tmp_path / "a.wav"

@@ -169,6 +169,11 @@ METRICS = {
 }
 
 
+def test_a_search_without_a_clear_gain_does_not_raise_the_reward(make_run):
+    sentence = said(change(make_run(policies=()), "attack", metrics={"attack_gain": rate(-0.01)})).sentence
+    assert sentence.startswith("The search does not clearly raise the reward: −0.010 ±0.020 standard deviations")
+
+
 @pytest.mark.parametrize("kind", METRICS)
 def test_stages_without_policies_answer_from_their_numbers(make_run, kind):
     metrics, words = METRICS[kind]

@@ -86,7 +86,10 @@ def choices(logits_BKLV: Tensor, codebooks: Codebooks, *, temperature: float, fi
         logits_BKLV: decoder logits of the columns from `first_column` on.
     """
     allowed = [*range(codebooks.size), codebooks.end]
-    scores_BKLC = logits_BKLV[..., allowed] / temperature
+    logits_BKLC = logits_BKLV[..., allowed]
+    if logits_BKLC.dtype == torch.bfloat16:  # its log-probabilities would have three digits
+        logits_BKLC = logits_BKLC.float()
+    scores_BKLC = logits_BKLC / temperature
     # only codebook 0 may end a clip; never in the first column, so that each clip has at least one frame
     may_end_KL = torch.zeros(scores_BKLC.shape[1:3], dtype=torch.bool, device=scores_BKLC.device)
     column_L = first_column + torch.arange(scores_BKLC.shape[2], device=scores_BKLC.device)

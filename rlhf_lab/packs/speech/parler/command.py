@@ -34,7 +34,11 @@ class ParlerSetupOptions:
 
 @dataclass(frozen=True)
 class DpoOptions:
-    """Options of `parler dpo`, in addition to the settings of the rounds (`DpoSettings`)."""
+    """Options of `parler dpo`, in addition to the settings of the rounds (`DpoSettings`).
+
+    All weights are trained, so bfloat16 is not offered: at usual learning rates most of a step would be lost in
+    rounding.
+    """
 
     model: str | None = None
     prompts: str | None = None
@@ -43,7 +47,7 @@ class DpoOptions:
     to: str | None = None
     folder: str | None = None
     description_tokenizer: str | None = None
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     max_frames: int = 860
     timeout_s: float = 1800.0
@@ -148,7 +152,10 @@ def read_prompts(path: Path) -> list[SpeechPrompt]:
 
     if not path.is_file():
         raise DataError(f"prompts={path} does not exist (relative to {Path.cwd()}); name a JSONL file of prompts")
-    content = path.read_text(encoding="utf-8").rstrip("\n")
+    try:
+        content = path.read_text(encoding="utf-8-sig").rstrip("\n")  # editors on Windows write a byte order mark
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 ({error}); save it in that encoding") from error
     if not content:
         raise DataError(f"{path} has no prompts; write one JSON object with text and description per line")
     prompts = []

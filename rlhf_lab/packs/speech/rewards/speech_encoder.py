@@ -86,9 +86,9 @@ class SpeechScorer(nn.Module):
 def load_trunk(source: str, seed: int) -> Any:
     """Load a `Wav2Vec2Model` from a directory or hub id; an empty `source` creates a small random one (`TINY`).
 
-    Raises ConfigError if the source cannot be read.
+    Raises ConfigError if the source cannot be read, or is a model of another architecture.
     """
-    from transformers import Wav2Vec2Config, Wav2Vec2Model
+    from transformers import AutoConfig, Wav2Vec2Config, Wav2Vec2Model
 
     if not source:
         # the fork keeps the seed from changing the global random state
@@ -96,6 +96,10 @@ def load_trunk(source: str, seed: int) -> Any:
             torch.manual_seed(seed)
             return Wav2Vec2Model(Wav2Vec2Config(**TINY)).eval()
     try:
+        # transformers only warns about another architecture, and gives random values to the weights that it lacks
+        found = AutoConfig.from_pretrained(source).model_type
+        if found != Wav2Vec2Config.model_type:
+            raise ValueError(f"its model_type is {found}; expected {Wav2Vec2Config.model_type}")
         # masked spans and dropped layers would add noise to the score of a clip; samples and head are float32
         trunk = Wav2Vec2Model.from_pretrained(source, dtype=torch.float32, apply_spec_augment=False, layerdrop=0.0)
     except (OSError, ValueError) as error:

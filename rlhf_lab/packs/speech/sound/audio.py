@@ -32,6 +32,9 @@ FULL_SCALE = 1 - 1 / PCM_STEPS
 """Maximum sample of 16-bit PCM. Samples beyond it are clipped to this value."""
 SILENCE_DBFS = -60.0
 """Minimum level of the loudest 25 ms of a clip in dB relative to a square wave at full scale; below it is silence."""
+UNKNOWN_LENGTH = 0x7FFFF000
+"""Minimum length in the header of a file that was written to a pipe, as by ffmpeg, sox and services: the writer could
+not return to its start. A real file of 2 GB is no clip."""
 CLIPPED_FRACTION = 0.001
 """Maximum fraction of samples in runs at full scale; clipping adds harmonics to the signal."""
 
@@ -161,10 +164,14 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
         return librosa_files.read_samples(path)
     with warnings.catch_warnings():
         # for a truncated file SciPy only warns and returns a shorter clip, so the warning becomes an error
-        warnings.filterwarnings("error", message="Reached EOF", category=wavfile.WavFileWarning)
+        is_piped = _is_of_unknown_length(path)
+        warnings.filterwarnings(
+            "ignore" if is_piped else "error", message="Reached EOF", category=wavfile.WavFileWarning
+        )
         warnings.filterwarnings("ignore", message="Chunk", category=wavfile.WavFileWarning)
         try:
-            return wavfile.read(path)
+            # from a file SciPy would allocate the length in the header
+            return wavfile.read(io.BytesIO(path.read_bytes()) if is_piped else path)
         except wavfile.WavFileWarning as warning:
             raise DataError(
                 f"{path} is cut off ({str(warning).rstrip('.')}); copy or generate it again, or leave it out"
@@ -179,6 +186,13 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
                 f"{path} is damaged or not a WAV file ({error}). If it has another audio format, read it with "
                 f"library=librosa, or convert it: {_conversion(path, rate)}; otherwise copy or generate it again"
             ) from error
+
+
+def _is_of_unknown_length(path: Path) -> bool:
+    """Return True if the header of a WAV file has a placeholder instead of its length."""
+    with path.open("rb") as handle:
+        start = handle.read(8)
+    return start[:4] == b"RIFF" and int.from_bytes(start[4:], "little") >= UNKNOWN_LENGTH
 
 
 def _conversion(path: Path, rate: int) -> str:
