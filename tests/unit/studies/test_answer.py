@@ -187,6 +187,13 @@ def test_an_exploit_without_a_score_is_not_the_one_that_gains_most(make_run):
     assert "exploits" not in said(change(directory, "attack", metrics=metrics)).sentence
 
 
+def test_a_gain_that_is_not_known_is_not_replaced_by_other_numbers(make_run):
+    """A constant reward has no scale: its gains are null, while gold is measured."""
+    metrics = {"attack_gain": None, "attack_gold": rate(0.0), "exploit_gold/empty": rate(-2.6)}
+    run = change(make_run(policies=()), "attack", metrics=metrics)
+    assert said(run).sentence == "No gain of the search is known; `card.md` says why."
+
+
 def test_a_made_corpus_is_answered_by_its_rows_and_the_most_frequent_reason_against_one(make_run):
     counts = {"made/rows": 120, "made/items": 150, "made/rejected/tie": 20, "made/rejected/too long": 10}
     metrics = {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in counts.items()}
