@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,10 @@ from rlhf_lab.reports.study.job_pairs import MAX_TESTS, job_pairs
 from rlhf_lab.reports.study.policy_view import policy_view
 from rlhf_lab.results.gains import by_prompt
 from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.wording import p_text, signed
+from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.replicates import level_mean
 
 
 def test_lights_are_counted_over_the_jobs_of_a_level(make_study):
@@ -31,6 +33,22 @@ def test_without_gold_over_optimisation_is_unknown(make_study):
     position = view["lights"]["columns"].index("over-optimisation")
     assert {cells[position] for _, cells in view["lights"]["rows"]} == {("unknown", "unknown")}
     assert [name for name, _ in view["last"]["columns"]][:3] == ["proxy reward", "KL, nats", "tokens"]
+
+
+def test_jobs_of_a_study_without_seeds_are_no_repetitions(make_study):
+    """Two learning rates of a level have the command's seed, so they give no interval over seeds."""
+    directory = make_study(seeds=2)
+    plan = json.loads((directory / "study.json").read_text())
+    for job in plan["jobs"]:
+        job["overrides"]["algorithm.lr"] = (0.1, 0.3)[job["overrides"].pop("seed")]
+        manifest = directory / f"jobs/{job['index']}/run/manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"seed": 7}))
+    (directory / "study.json").write_text(json.dumps(plan))
+    study = read_study(directory)
+    assert set(study.policies["seed"]) == {7}
+    _, count, (gold, *_) = policy_view(study)["last"]["rows"][0]
+    assert count == 2 and "±" not in gold
+    assert gold == compact(level_mean(study, "gold", "current"))
 
 
 def test_replies_of_all_levels_stand_side_by_side(make_study):
