@@ -205,6 +205,18 @@ def test_a_stored_stage_is_tracked_once_for_each_group(recorders, tmp_path):
         assert recorder.finished == ["completed"]
 
 
+def test_an_incomplete_stage_is_tracked_again_once_it_has_gone_on(recorders, tmp_path):
+    job = checked("sft", "tracker=tensorboard", f"outputs={tmp_path}")
+    seen = []
+    for step, status in ((1, "interrupted"), (1, "interrupted"), (2, "interrupted"), (2, "completed")):
+        (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+        append_jsonl(tmp_path / "metrics.jsonl", [{"step": each} for each in range(step)])
+        seen.append(track_stored(root.to_values(job), job.tracker, "sft", tmp_path, status, lambda: OUTCOME))
+    assert seen == [True, False, True, True]
+    assert len({found.id for found, _ in recorders}) == 3
+    assert [len(recorder.rows) for _, recorder in recorders] == [1, 2, 2]
+
+
 def test_a_stage_that_was_tracked_while_it_was_built_is_not_tracked_again(recorders, tmp_path):
     job = checked("sft", "tracker=tensorboard", f"outputs={tmp_path}")
     track(job, "sft", tmp_path, 0, print).finish("completed", lambda: OUTCOME)
