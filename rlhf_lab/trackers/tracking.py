@@ -181,7 +181,7 @@ def track_stored(
         return False
     kind = registry.kind_of("tracker", settings)
     rows, _ = read_rows(directory / "metrics.jsonl")
-    state = {} if status == "completed" else {"status": status, "rows": len(rows)}
+    state: dict[str, str | int] = {} if status == "completed" else {"status": status, "rows": len(rows)}
     record = _record_of(kind, settings, recipe, **state)
     records = directory / TRACKED
     if records.exists() and record in records.read_text(encoding="utf-8").splitlines():
