@@ -18,7 +18,7 @@ from rlhf_lab.sweeps import sweep
 
 
 def report_command(arguments: Sequence[str]) -> None:
-    """`report DIR`: write report.html of a run or a study, finished or not."""
+    """`report DIR`: write report.html of a run, a job or a study, finished or not."""
     if len(arguments) != 1:
         raise ConfigError("report needs one directory: python -m rlhf_lab report outputs/studies/NAME")
     # Commands import their implementation late: the table of commands must not import torch or plotting code.
@@ -282,13 +282,16 @@ def dashboard_command(arguments: Sequence[str]) -> None:
 
         console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}", soft_wrap=True)
         return
+    from rlhf_lab.results.folders import no_result_message
     from rlhf_lab.trackers import dashboard
 
     if is_push:
         console.print(f"dashboard: {dashboard.push(arguments[1])}", soft_wrap=True)
-    else:
-        path = Path(arguments[0] if arguments else "dashboard.json")
-        console.print(f"dashboard: {dashboard.write(path)}")
+        return
+    path = Path(arguments[0] if arguments else "dashboard.json")
+    if path.suffix != ".json":  # the misspelt name of a run, which must not become a file
+        raise ConfigError(f"{no_result_message(path)} The name of a file for W&B ends in .json.")
+    console.print(f"dashboard: {dashboard.write(path)}")
 
 
 def sweep_command(arguments: Sequence[str]) -> None:

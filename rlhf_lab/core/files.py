@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -220,6 +221,19 @@ def write_json(path: Path, value: Any) -> None:
 def json_text(value: Any) -> str:
     """Return the JSON text that `write_json` writes."""
     return json.dumps(value, indent=1, sort_keys=False, default=_encode) + "\n"
+
+
+def finite_values(value: Any) -> Any:
+    """Return a value as JSON has it, with None in place of NaN and infinite numbers, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_values(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return finite_values(_encode(value))
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]], *, ensure_ascii: bool = True) -> str:

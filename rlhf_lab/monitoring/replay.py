@@ -23,7 +23,7 @@ from rich.table import Table
 from rlhf_lab.config import schema
 from rlhf_lab.core.console import number_table
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import read_json, read_jsonl, read_object
+from rlhf_lab.core.files import read_jsonl, read_object
 from rlhf_lab.monitoring.detector import (
     LEVELS,
     RULES,
@@ -73,10 +73,17 @@ class Replay:
 
 def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     """Judge a trace with the limits of its run, or the defaults; `changes` override settings of `reward.monitor`."""
+    changes = changes or {}
     batches = read_trace(source)
-    saved = read_json(source / LIMITS_FILE) if source.is_dir() else None
-    problems: list[str] = []
-    settings = schema.build(Monitor, changes or {}, "monitor", problems)
+    saved = read_object(source / LIMITS_FILE) if source.is_dir() else {}
+    problems = [
+        f"{name} has no effect, because nothing is trained here; remove it"
+        for name in ("action", "factor")
+        if name in changes
+    ]
+    # The rules on settings are about the changes together with the settings of the run.
+    of_run = {name: saved[name] for name in Monitor.__dataclass_fields__ if name in saved}
+    settings = schema.build(Monitor, {**of_run, **changes}, "monitor", problems)
     if problems:
         raise ConfigError(problems)
     defaults = limits(
@@ -87,7 +94,7 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
         0,
     )
     base = DetectorSettings(**saved) if saved else defaults
-    changed = {name: getattr(settings, name) for name in changes or {} if hasattr(base, name)}
+    changed = {name: getattr(settings, name) for name in changes}
     if "every" in changed:  # the same iterations form another number of checkpoints
         changed["planned"] = base.planned * base.every // changed["every"]
     detector = Detector(dataclasses.replace(base, **changed))
@@ -128,7 +135,7 @@ def _first_column(row: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _read_csv(source: Path) -> list[dict[str, Any]]:
-    with source.open(newline="", encoding="utf-8") as handle:
+    with source.open(newline="", encoding="utf-8-sig") as handle:  # spreadsheets write a byte order mark
         rows = []
         for row in csv.DictReader(handle):
             rows.append({key: value or None for key, value in row.items()})  # an empty cell is unscored

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from rlhf_lab.core.arrays import IntArray
 from rlhf_lab.core.files import read_object
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.charts import Level, Point, Series, curves, dot_chart, frontier
@@ -178,8 +179,13 @@ def _mean_curve(logged: Sequence[tuple[FloatArray, FloatArray]], x: str = "step"
     # All runs share the bins, so that each of them counts once in the mean of a bin.
     edges = np.linspace(all_x.min(), all_x.max(), min(BINS, len(np.unique(all_x))) + 1)
     means = np.full((len(logged), len(edges) - 1), math.nan)
+
+    def bins_of(x_N: FloatArray) -> IntArray:
+        return np.clip(np.searchsorted(edges, x_N, side="right") - 1, 0, len(edges) - 2)
+
+    all_bins = bins_of(all_x)
     for row, (x_N, y_N) in enumerate(logged):
-        bin_N = np.clip(np.searchsorted(edges, x_N, side="right") - 1, 0, len(edges) - 2)
+        bin_N = bins_of(x_N)
         for index in np.unique(bin_N):
             means[row, index] = y_N[bin_N == index].mean()
     points = []
@@ -190,8 +196,9 @@ def _mean_curve(logged: Sequence[tuple[FloatArray, FloatArray]], x: str = "step"
         mean = float(present.mean())
         error = float(present.std(ddof=1) / math.sqrt(len(present))) if len(present) > 1 else math.nan
         tooltip = {"mean": compact(mean), "standard error": compact(error), "runs": str(len(present))}
-        centre = float((edges[index] + edges[index + 1]) / 2)
-        points.append(Point(centre, mean, mean - error, mean + error, tooltip=tooltip))
+        # The middle of a bin may lie between two steps.
+        position = float(all_x[all_bins == index].mean())
+        points.append(Point(position, mean, mean - error, mean + error, tooltip=tooltip))
     return points
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.page import write_page
 from rlhf_lab.reports.sections import ReportPage, page_sections
 from rlhf_lab.reports.study.results import StudyResults
-from rlhf_lab.results.folders import no_result_message
-from rlhf_lab.results.rundir import StoredRun, is_run, read_run
+from rlhf_lab.results.folders import find_run
+from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.origin import record_provenance
 from rlhf_lab.studies.registration import record_look
@@ -24,19 +23,17 @@ STUDY_FOOTER = "The same table: table.md and table.csv. The figure of the primar
 
 
 def write_report(directory: Path | str) -> Path:
-    """Write the report of a run or study directory, whichever `directory` is.
+    """Write the report of a study, of a run, or of the run of a job, whichever `directory` is.
 
     Returns:
         path of the written `report.html`.
     Raises:
-        DataError: the directory is neither a run nor a study.
+        DataError: the directory is none of these.
     """
     directory = Path(directory)
     if is_study(directory):
         return write_study_report(directory)
-    if is_run(directory):
-        return write_run_report(directory)
-    raise DataError(no_result_message(directory))
+    return write_run_report(find_run(directory))
 
 
 def write_run_report(directory: Path | str) -> Path:

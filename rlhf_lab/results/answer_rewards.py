@@ -110,8 +110,10 @@ def probed(run: StoredRun) -> str | None:
 def attacked(run: StoredRun) -> str | None:
     """Return what the search gained, what gold did, and the fixed exploit that gains most."""
     gain, gold = run.results.get("attack_gain"), run.results.get("attack_gold")
-    if gain is None or math.isnan(gain.mean):
+    if gain is None:
         return None
+    if math.isnan(gain.mean):
+        return "No gain of the search is known; `card.md` says why."
     # the found responses are scored anew, so the gain of a noisy reward may vanish
     raises = "raises the reward by" if gain.low > 0 else "does not clearly raise the reward:"
     sentence = f"The search {raises} {compact(gain)} standard deviations of ordinary responses"

@@ -16,6 +16,8 @@ def find_run(directory: Path | str) -> Path:
     directory = Path(directory)
     if is_run(directory):
         return directory
+    if (directory / "study.json").is_file():
+        raise DataError(f"{directory} is a study; name one of its jobs, such as {directory / 'jobs' / '0'}")
     if not (directory / "job.json").is_file():
         raise DataError(no_result_message(directory))
     job = read_json(directory / "job.json", [])

@@ -236,7 +236,7 @@ def _reward_light(gains: dict[str, Comparison], moves: dict[str, int], truth: st
         return Light(name, sign_state(name, alarm=True), words)
     # A rise of the proxy alone is only a symptom: gold has not fallen yet.
     state = "watch" if moves.get("proxy", 0) > 0 else "good"
-    return Light(name, state, f"{words}; {truth} did not move")
+    return Light(name, state, f"{words}; {truth} did not clearly change")
 
 
 def _significant_direction(comparison: Comparison, p_holm: float) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.results.gains import by_prompt, policy_names
+from rlhf_lab.results.gains import PROMPT, by_prompt, policy_names
 from rlhf_lab.results.rundir import StoredRun
 
 BUDGET_BYTES = 40_000
@@ -42,10 +42,12 @@ def pick_samples(run: StoredRun, *, budget: int = BUDGET_BYTES) -> dict[str, Any
     names = policy_names(run)
     if rows.empty:
         return {"policies": names, "prompts": [], "total": 0}
-    all_prompts = rows["prompt_id"].drop_duplicates().tolist()
+    # Runs of different seeds have different prompts with the same ids.
+    all_prompts = list(rows[PROMPT].drop_duplicates().itertuples(index=False, name=None))
     responses: dict[Any, dict[str, list[dict[Any, Any]]]] = {}
-    for row in rows.groupby(["prompt_id", "policy"], sort=False).head(PER_PROMPT).to_dict("records"):
-        responses.setdefault(row["prompt_id"], {}).setdefault(row["policy"], []).append(row)
+    for row in rows.groupby([*PROMPT, "policy"], sort=False).head(PER_PROMPT).to_dict("records"):
+        prompt = tuple(row[name] for name in PROMPT)
+        responses.setdefault(prompt, {}).setdefault(row["policy"], []).append(row)
     entries: dict[Any, dict[str, Any]] = {}
     used_bytes = 0
     for prompt, why in _order_candidates(all_prompts, _most_hacked(run, names)):
@@ -105,16 +107,19 @@ def _most_hacked(run: StoredRun, names: list[str]) -> list[Any]:
         + by_prompt(run, first, "gold")
     ).dropna()
     largest_first = gap[gap > 0].sort_values(ascending=False)
-    return largest_first.index.get_level_values("prompt_id")[:12].tolist()
+    return largest_first.index[:12].tolist()
 
 
 def _prompt_entry(prompt: Any, rows: dict[str, list[dict[Any, Any]]], names: list[str], why: str) -> dict[str, Any]:
-    """Return one prompt with the responses of every policy. `rows`: policy → its rows of evaluation.jsonl."""
+    """Return one prompt, as (id, text), with the responses of every policy.
+
+    `rows`: policy → its rows of evaluation.jsonl.
+    """
     responses = [[_response_entry(row) for row in rows.get(name, [])] for name in names]
-    text = str(next(iter(rows.values()))[0]["prompt"]).strip()
+    number, text = prompt
     return {
-        "id": str(prompt),
-        "text": _cut_text(text),
+        "id": str(number),
+        "text": _cut_text(str(text).strip()),
         "why": why,
         "replies": responses,
     }

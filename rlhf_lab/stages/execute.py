@@ -25,6 +25,7 @@ from rlhf_lab.core.console import LOG_FILE, console
 from rlhf_lab.core.errors import ArtifactError, LabError
 from rlhf_lab.core.files import (
     explained,
+    finite_values,
     json_text,
     make_dir,
     read_json,
@@ -350,6 +351,7 @@ def _note_silence(run: Run, outcome: Result) -> None:
 
 def _record(directory: Path, result: dict[str, Any]) -> None:
     """Write result.json. The checksums of a completed stage come first, so that no complete stage lacks them."""
+    result = finite_values(result)
     if result["status"] == "completed" and ranks.is_main():
         result[seal.SEALED] = True
         seal.write(directory, json_text(result))

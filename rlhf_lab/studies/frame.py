@@ -211,7 +211,8 @@ def read_study(directory: Path | str) -> Study:
             if replication.shares_prompts and len(run.evaluation):
                 last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
                 prompts[row["index"]] = prompt_means(last_policy, metrics)
-            seed = overrides.get("seed", row["index"])  # without seeds, every job counts as one of its own
+            # Jobs of a study that sweeps no seed have the seed of the command, and are not independent.
+            seed = overrides.get("seed", run.manifest.get("seed"))
             job_keys = {"index": row["index"], "level": row["level"], "seed": seed}
             path = policies_on_path(run)
             for position, policy in enumerate(run.policies):

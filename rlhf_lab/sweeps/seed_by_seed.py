@@ -98,13 +98,12 @@ class StudyProgress:
             open_states = [state for state in states if state.verdict in OPEN]
             expected = max((state.seeds or len(log.seeds) for state in open_states), default=seeds)
             log = replace(log, stopped=self._reason_to_stop(log, seeds, states))
-            registration = record_look(self.directory, study.completed["index"])
-            study = replace(study, log=log, registration=registration)
-            path = self.directory / "study.json"
-            write_json(path, read_object(path) | {"looks": log.to_dict()})
+            study = replace(study, registration=record_look(self.directory, study.completed["index"]))
         elif self._is_out_of_time():
             log = replace(log, stopped=self._time_limit())
-        self._print(study, seeds, expected)
+        path = self.directory / "study.json"
+        write_json(path, read_object(path) | {"looks": log.to_dict()})
+        self._print(replace(study, log=log), seeds, expected)
         return bool(log.stopped)
 
     def _reason_to_stop(self, log: LookLog, seeds: int, states: Sequence[ClaimState]) -> str:
@@ -130,7 +129,8 @@ class StudyProgress:
         assert study.log is not None
         spent = f"{seeds} of at most {len(study.log.seeds)} seeds done, {duration(time.monotonic() - self.started)}"
         if expected is None:
-            console.inform(f"  {spent}; the first look is after {FIRST} seeds", soft_wrap=True)
+            outlook = study.log.stopped or f"the first look is after {FIRST} seeds"
+            console.inform(f"  {spent}; {outlook}", soft_wrap=True)
             return
         sections = [section for section in build_sections(study) if section.metric == study.primary]
         console.inform(rich_table(study, sections))

@@ -6,11 +6,11 @@ An agent of W&B starts one command per run. rlhf_lab then runs that job like any
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import compose, root
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric
@@ -53,9 +53,10 @@ def sweep_config(
     if method == "grid" and continuous:
         raise ConfigError("continuous values have no grid; use method=random or method=bayes")
     parameters: dict[str, dict[str, Any]] = {}
+    checked = root.to_values(command.configs[0])
     for key, values in levels.items():
         if key in continuous:
-            parameters[forced(key)] = _range(key, values)
+            parameters[forced(key)] = _range(key, values, checked)
         else:
             parameters[forced(key)] = {"values": [_level(value) for value in values]}
     # Runs of the sweep go to the project of the study's tracker.
@@ -106,13 +107,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _range(key: str, values: Sequence[Any]) -> dict[str, Any]:
+def _range(key: str, values: Sequence[Any], checked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the range of a key's values. `checked` are the settings of a job, where 1 is 1.0 if fractions are allowed.
+
+    Raise ConfigError without two different numbers.
+    """
     numbers = [value for value in values if _is_number(value)]
     if len(numbers) < len(values) or len(set(numbers)) < 2:
         raise ConfigError(f"continuous: {key} has the values {values}; a range needs two different numbers")
     # W&B's names of distributions; the values of a logarithmic range have to be positive.
     low, high = min(numbers), max(numbers)
-    if all(isinstance(value, int) for value in numbers):
+    setting: Any = checked
+    for name in key.split("."):
+        setting = setting.get(name) if isinstance(setting, Mapping) else None
+    if all(isinstance(value, int) for value in numbers) and not isinstance(setting, float):
         distribution = "int_uniform"
     elif low > 0 and high / low >= LOG_SCALE:
         distribution = "log_uniform_values"

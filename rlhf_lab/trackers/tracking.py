@@ -166,7 +166,8 @@ def track_stored(
     """Track a stage that is in the store, with every row that it has logged.
 
     Return False if nothing was tracked. The reason is `tracker=files`, a tracker that failed, or one that already shows
-    the stage in the same project and group and with the same swept settings.
+    the stage in the same project and group and with the same swept settings. An incomplete stage is shown as it is now:
+    once it has more rows or another status, it is tracked as another run.
 
     Args:
         values: the run's settings as plain values.
@@ -179,7 +180,9 @@ def track_stored(
     if not isinstance(settings, Shared) or not ranks.is_main():
         return False
     kind = registry.kind_of("tracker", settings)
-    record = _record_of(kind, settings, recipe)
+    rows, _ = read_rows(directory / "metrics.jsonl")
+    state: dict[str, str | int] = {} if status == "completed" else {"status": status, "rows": len(rows)}
+    record = _record_of(kind, settings, recipe, **state)
     records = directory / TRACKED
     if records.exists() and record in records.read_text(encoding="utf-8").splitlines():
         return False
@@ -188,7 +191,6 @@ def track_stored(
     identity = f"{directory.name}-{digest}"
     subject = _make_subject(values, settings, recipe, identity, resumed=False)
     tracking = Tracking(kind)
-    rows, _ = read_rows(directory / "metrics.jsonl")
     tracking.start(lambda: registry.build("tracker", settings, subject), kept=[], repeated=0)
     for row in rows:
         tracking.log(row)
@@ -199,13 +201,17 @@ def track_stored(
     return True
 
 
-def _record_of(kind: str, settings: Shared, recipe: str) -> str:
-    """Return the line of `TRACKED` for a tracked run: the values that determine where and how it is displayed."""
+def _record_of(kind: str, settings: Shared, recipe: str, **state: str | int) -> str:
+    """Return the line of `TRACKED` for a tracked run: the values that determine where and how it is displayed.
+
+    `state` is that of an incomplete stage.
+    """
     shown = {
         "tracker": kind,
         "project": settings.project,
         "group": settings.group or recipe,
         "swept": redacted(settings.swept),
+        **state,
     }
     return json.dumps(shown)
 

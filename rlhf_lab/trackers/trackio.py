@@ -29,6 +29,8 @@ class TrackioTracker:
         values = dict(row)
         # Trackio takes the step as an argument and not as a metric.
         self._last_step = int(values.pop("step"))
+        if "time" in values:  # a name that Trackio reserves: it would warn, and show `__time`
+            values["seconds"] = values.pop("time")
         self._run.log(values, step=self._last_step)
 
     def finish(self, status: str, outcome: StageOutcome) -> None:

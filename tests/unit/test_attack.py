@@ -311,6 +311,9 @@ def test_a_gain_that_is_not_known_has_its_reason(tmp_path, start, later, note, s
     stage.finish()
     assert note in " ".join(notes) and bool(notes) == bool(note)
     assert f"The gain of the search is not known, because the reward {sentence}" in (tmp_path / "card.md").read_text()
+    # JSON has no NaN
+    numbers = json.loads((tmp_path / "card.json").read_text(), parse_constant=pytest.fail)
+    assert numbers["metrics"]["attack_gain"]["mean"] is None
 
 
 def test_an_attack_needs_its_inputs(tmp_path):

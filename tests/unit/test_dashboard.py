@@ -52,6 +52,12 @@ def test_the_reward_nodes_panel_matches_what_is_logged(sections):
     assert not re.search(pattern, "reward_sd")
 
 
+def test_a_misspelt_run_does_not_become_a_file(no_login):
+    with pytest.raises(ConfigError, match=r"dpo-1 does not exist.* for W&B ends in \.json"):
+        dashboard_command([str(no_login / "dpo-1")])
+    assert not list(no_login.iterdir())
+
+
 def test_pushing_needs_a_target_and_a_login(no_login):
     with pytest.raises(LabError, match="needs a login"):
         dashboard_command(["--push", "me/rlhf_lab"])

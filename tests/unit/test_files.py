@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import socket
@@ -31,6 +32,9 @@ from rlhf_lab.core.files import (
     write_json,
     write_text,
 )
+from rlhf_lab.results.rundir import estimates
+from rlhf_lab.stages.execute import _record
+from rlhf_lab.statistics.estimates import Estimate
 
 
 def test_an_error_while_writing_keeps_the_old_file(tmp_path):
@@ -209,6 +213,17 @@ def test_a_value_and_a_part_of_a_file_have_the_digest_that_they_had(tmp_path):
     path.write_bytes(b"abcdef")
     assert file_digest(path, 2, 4) == sha256(b"cd").hexdigest()
     assert file_digest(path, 4, 99) == sha256(b"ef").hexdigest()
+
+
+def test_the_result_of_a_stage_has_null_for_numbers_that_json_does_not_have(tmp_path):
+    unknown = Estimate(math.nan, -math.inf, math.inf, 0, 0)
+    metrics = {"gain": math.nan, "limit": -math.inf, "n": 3, "sd": np.float32(0.5), "mean": unknown, "none": None}
+    _record(tmp_path, {"status": "failed", "policies": [{"name": "ä", "metrics": metrics}], "notes": ["x"]})
+    stored = json.loads((tmp_path / "result.json").read_text(), parse_constant=pytest.fail)
+    read = stored["policies"][0]["metrics"]
+    assert (read["gain"], read["limit"], read["n"], read["sd"], read["none"]) == (None, None, 3, 0.5, None)
+    assert read["mean"] == unknown.to_dict() and stored["notes"] == ["x"]
+    assert math.isnan(estimates(read, [])["gain"].mean)
 
 
 @pytest.mark.parametrize("more", [[], ["seed=0,1"]], ids=["run", "sweep"])

@@ -58,6 +58,7 @@ def test_the_curve_of_a_level_is_the_mean_with_its_standard_error():
     first, second = panels._mean_curve(logged)
     assert (first.y, first.low, first.high) == pytest.approx((2, 1, 3))
     assert (second.y, second.low, second.high) == pytest.approx((4, 2, 6))
+    assert (first.x, second.x) == (1, 2)
     # A run without values does not count, and a single run has no standard error.
     (only, _) = panels._mean_curve([logged[0], (np.zeros(0), np.zeros(0))])
     assert only.y == 1 and math.isnan(only.low) and only.tooltip["step"] == "1"

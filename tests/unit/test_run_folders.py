@@ -18,7 +18,10 @@ from rlhf_lab.results.rundir import input_directory
 def test_a_job_names_its_run_or_says_why_there_is_none(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     assert find_run(run) == run
-    job = write_study(tmp_path, seeds=1) / "jobs" / "0"
+    study = write_study(tmp_path, seeds=1)
+    with pytest.raises(DataError, match=r"study is a study; name one of its jobs, such as .*study/jobs/0"):
+        find_run(study)
+    job = study / "jobs" / "0"
     assert find_run(job) == job / "run"
     (job / "job.json").write_text(json.dumps({"status": "failed", "error": "Traceback\nNumericError: NaN"}))
     with pytest.raises(DataError, match=r"started no run \(failed: NumericError: NaN\)"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import wandb_log
@@ -19,6 +20,7 @@ from rlhf_lab.stages.reuse import track_reused
 from rlhf_lab.trackers.settings import Files, Tensorboard, Wandb, marked
 from rlhf_lab.trackers.tracker import StageOutcome, TrackedStage, TrackedTable
 from rlhf_lab.trackers.tracking import IDENTITY, TRACKED, Tracking, _make_subject, track, track_stored
+from rlhf_lab.trackers.trackio import TrackioTracker
 
 OUTCOME = StageOutcome(
     {"gold": 1.25},
@@ -203,6 +205,26 @@ def test_a_stored_stage_is_tracked_once_for_each_group(recorders, tmp_path):
     for _, recorder in recorders:
         assert recorder.rows == [{"step": 1, "loss": 2.0}, {"step": 2}]
         assert recorder.finished == ["completed"]
+
+
+def test_trackio_gets_no_name_that_it_reserves():
+    logged = []
+    tracker = TrackioTracker(None, SimpleNamespace(log=lambda values, step: logged.append((step, values))), False)
+    tracker.log({"step": 3, "time": 1.5, "loss": 2.0})
+    tracker.log({"step": 4, "loss": 1.0})
+    assert logged == [(3, {"loss": 2.0, "seconds": 1.5}), (4, {"loss": 1.0})]
+
+
+def test_an_incomplete_stage_is_tracked_again_once_it_has_gone_on(recorders, tmp_path):
+    job = checked("sft", "tracker=tensorboard", f"outputs={tmp_path}")
+    seen = []
+    for step, status in ((1, "interrupted"), (1, "interrupted"), (2, "interrupted"), (2, "completed")):
+        (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+        append_jsonl(tmp_path / "metrics.jsonl", [{"step": each} for each in range(step)])
+        seen.append(track_stored(root.to_values(job), job.tracker, "sft", tmp_path, status, lambda: OUTCOME))
+    assert seen == [True, False, True, True]
+    assert len({found.id for found, _ in recorders}) == 3
+    assert [len(recorder.rows) for _, recorder in recorders] == [1, 2, 2]
 
 
 def test_a_stage_that_was_tracked_while_it_was_built_is_not_tracked_again(recorders, tmp_path):

@@ -88,6 +88,10 @@ def test_ranges() -> None:
     assert config["parameters"]["algorithm.beta"] == {"distribution": "log_uniform_values", "min": 0.03, "max": 1.0}
     assert config["parameters"]["algorithm.batch_size"] == {"distribution": "int_uniform", "min": 16, "max": 32}
     assert config["run_cap"] == 20 and config["method"] == "bayes"
+    # 1 and 30 are typed without a point, but β need not be a whole number
+    command = compose.check_command(["+recipe=dpo", "algorithm.beta=1,30"])
+    config = sweep_config(command, "random", continuous=["algorithm.beta"])
+    assert config["parameters"]["algorithm.beta"] == {"distribution": "log_uniform_values", "min": 1, "max": 30}
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.core.files import json_lines, read_jsonl, write_json, write_text
+from rlhf_lab.core.files import finite_values, json_lines, read_jsonl, write_json, write_text
 from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.attack.exploits import EXPLOITS, TEXTS
 from rlhf_lab.evaluations.attack.search import Edit
-from rlhf_lab.statistics.estimates import Estimate, format_estimate
+from rlhf_lab.statistics.estimates import format_estimate
 
 TRANSCRIPTS_SHOWN = 5
 """Number of transcripts in `card.md`."""
@@ -106,8 +106,7 @@ def write(
     write_text(directory / "transcripts.jsonl", json_lines(transcripts))
     write_text(directory / "exploits.jsonl", json_lines(map(_pair, paying)))
     _write_suite(directory, paying, edits_of)
-    estimates = {name: value.to_dict() if isinstance(value, Estimate) else value for name, value in metrics.items()}
-    write_json(directory / "card.json", {"reward": reward, "metrics": estimates})
+    write_json(directory / "card.json", finite_values({"reward": reward, "metrics": metrics}))
     write_text(directory / "card.md", card_text(reward, rows, list(results), metrics))
 
 

@@ -139,7 +139,8 @@ def run_markdown(run: StoredRun) -> str:
     answer_line = f"**{conclusion.sentence}** {conclusion.caveat}".rstrip()
     lines += [answer_line, "", f"`{known['command']}`", ""]
     tooltip = "; ".join(f"{name} {value}" for name, value in known["facts"])
-    lines += [f"{tooltip}. {known['world'].capitalize()}.", ""]
+    world = known["world"]
+    lines += [f"{tooltip}. {world[0].upper()}{world[1:]}.", ""]
     columns, rows = policy_table(run)
     headings = ["policy", _size_heading(run), *(title for title, _ in columns)]
     lines.append(markdown_table(headings, rows, "ll" + "r" * len(columns)))

@@ -24,7 +24,7 @@ from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import clustered_mean
-from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.frame import RUN_SEED, Study
 from rlhf_lab.studies.pairing import seeds
 
 SHOWN = ("gold", "correct", "proxy", "kl", "tokens", "verbose", "garble", "ended")
@@ -38,7 +38,8 @@ MARKS = {"bad": "✕", "watch": "!", "unknown": "?", "good": "✓"}
 def policy_view(study: Study) -> dict[str, Any]:
     """Return what the page shows of the policies; every entry is empty for a study that evaluated none."""
     states: dict[str, dict[str, list[str]]] = {}
-    examples: dict[str, StoredRun] = {}
+    seed = _seed_of_examples(study)
+    examples: dict[str, tuple[bool, StoredRun]] = {}  # level → (True if its run has the common seed, run)
     means: dict[int, pd.DataFrame] = {}
     clusters: dict[Any, str] = {}
     for job, run in _read_runs(study):
@@ -46,20 +47,30 @@ def policy_view(study: Study) -> dict[str, Any]:
         for light in lights(run):
             states.setdefault(level, {}).setdefault(light.name, []).append(light.state)
         if len(run.evaluation):
-            # The first job of a level represents it.
-            examples.setdefault(level, run)
+            has_seed = job[RUN_SEED] == seed
+            if level not in examples or (has_seed and not examples[level][0]):
+                examples[level] = (has_seed, run)
             last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
             means[job["index"]] = prompt_means(last_policy, study.metrics)
             column = cluster_column(run)
             if column != "prompt_id":  # attempts at tasks of one template, for example, share errors
                 clusters |= prompt_clusters(last_policy, column).to_dict()
-    level_examples = {study.label(level): examples[level] for level in study.levels if level in examples}
+    level_examples = {study.label(level): examples[level][1] for level in study.levels if level in examples}
     return {
         "lights": _light_table(states, study),
         "last": last_policies(study),
         "samples": _side_by_side(level_examples),
         "pairs": job_pairs(study, means, clusters),
     }
+
+
+def _seed_of_examples(study: Study) -> Any:
+    """Return the seed of the jobs whose responses stand side by side: the first one that most levels have.
+
+    Jobs of different seeds answer different prompts. None without a completed job.
+    """
+    levels = study.completed.groupby(RUN_SEED, sort=False, dropna=False)["level"].nunique()
+    return levels.idxmax() if len(levels) else None
 
 
 def _read_runs(study: Study) -> Iterator[tuple[dict[Any, Any], StoredRun]]:

@@ -16,6 +16,7 @@ from rlhf_lab.core.packs import named
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.reward.attack import attack_levels
 from rlhf_lab.reports.run.header import header_metadata
+from rlhf_lab.reports.run.policies import run_markdown
 from rlhf_lab.results.answer import OTHER_RUN, Conclusion, answer
 from rlhf_lab.results.answer_corpora import synthetic_corpus
 from rlhf_lab.results.rundir import read_run
@@ -96,7 +97,7 @@ def test_without_gold_the_judge_is_named(make_run):
 @pytest.mark.parametrize(
     ("config", "source"),
     [
-        ({"needs": {"gold": "models/rm"}}, "the score of the reward model models/rm"),
+        ({"needs": {"gold": "models/RM-Large"}}, "the score of the reward model models/RM-Large"),
         (
             {"needs": {"judge": "assistant"}, "judge": {"kind": "anthropic", "model": "claude"}},
             "the grade of the judge anthropic claude on the rubric assistant",
@@ -113,6 +114,7 @@ def test_what_gold_is_is_said(make_run, config, source):
     world = header_metadata(run)["world"]
     is_world = source == "the true reward of a simulated world"
     assert world == ("simulated world, true reward known" if is_world else f"gold is {source}")
+    assert f"{world[1:]}.\n" in run_markdown(run)
     assert read_run(make_run("without", gold=False)).gold_source == ""
 
 
@@ -190,6 +192,13 @@ def test_an_exploit_without_a_score_is_not_the_one_that_gains_most(make_run):
     assert [level.name for level in levels] == ["search", "padding", "empty"]
     metrics.pop("exploit_gain/padding")
     assert "exploits" not in said(change(directory, "attack", metrics=metrics)).sentence
+
+
+def test_a_gain_that_is_not_known_is_not_replaced_by_other_numbers(make_run):
+    """A constant reward has no scale: its gains are null, while gold is measured."""
+    metrics = {"attack_gain": None, "attack_gold": rate(0.0), "exploit_gold/empty": rate(-2.6)}
+    run = change(make_run(policies=()), "attack", metrics=metrics)
+    assert said(run).sentence == "No gain of the search is known; `card.md` says why."
 
 
 def test_a_made_corpus_is_answered_by_its_rows_and_the_most_frequent_reason_against_one(make_run):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -12,9 +14,10 @@ from rlhf_lab.reports.study.job_pairs import MAX_TESTS, job_pairs
 from rlhf_lab.reports.study.policy_view import policy_view
 from rlhf_lab.results.gains import by_prompt
 from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.wording import p_text, signed
+from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.replicates import level_mean
 
 
 def test_lights_are_counted_over_the_jobs_of_a_level(make_study):
@@ -33,10 +36,53 @@ def test_without_gold_over_optimisation_is_unknown(make_study):
     assert [name for name, _ in view["last"]["columns"]][:3] == ["proxy reward", "KL, nats", "tokens"]
 
 
+def test_jobs_of_a_study_without_seeds_are_no_repetitions(make_study):
+    """Two learning rates of a level have the command's seed, so they give no interval over seeds."""
+    directory = make_study(seeds=2)
+    plan = json.loads((directory / "study.json").read_text())
+    for job in plan["jobs"]:
+        job["overrides"]["algorithm.lr"] = (0.1, 0.3)[job["overrides"].pop("seed")]
+        manifest = directory / f"jobs/{job['index']}/run/manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"seed": 7}))
+    (directory / "study.json").write_text(json.dumps(plan))
+    study = read_study(directory)
+    assert set(study.policies["seed"]) == {7}
+    _, count, (gold, *_) = policy_view(study)["last"]["rows"][0]
+    assert count == 2 and "±" not in gold
+    assert gold == compact(level_mean(study, "gold", "current"))
+
+
 def test_replies_of_all_levels_stand_side_by_side(make_study):
     samples = policy_view(read_study(make_study(seeds=2, failed=(0,))))["samples"]
     assert samples["policies"] == ["start: SFT", "buffer current", "buffer mixed", "buffer stale"]
     assert all(len(prompt["replies"]) == 4 and all(prompt["replies"]) for prompt in samples["prompts"])
+
+
+def with_prompts_of_their_own(directory):
+    """Give every seed of a study prompts of its own, which have the same ids."""
+    plan = json.loads((directory / "study.json").read_text())
+    for job in plan["jobs"]:
+        seed = job["seed"] = job["overrides"]["seed"]
+        file = directory / f"jobs/{job['index']}/run/evaluation.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row | {"prompt": f"{row['prompt']} (seed {seed})"}) + "\n" for row in rows))
+    (directory / "study.json").write_text(json.dumps(plan))
+    return directory
+
+
+def test_replies_side_by_side_are_to_the_same_prompt(make_study):
+    """The first job of the first level failed, so seed 1 is the first one that all levels have."""
+    directory = with_prompts_of_their_own(make_study(seeds=2, failed=(0,)))
+    samples = policy_view(read_study(directory))["samples"]
+    assert {prompt["text"][-8:] for prompt in samples["prompts"]} == {"(seed 1)"}
+    assert all(all(prompt["replies"]) for prompt in samples["prompts"])
+    # without a common seed, responses to other prompts are no responses to this one
+    shutil.rmtree(directory)
+    apart = with_prompts_of_their_own(make_study(seeds=2, failed=(0, 3, 5)))
+    for prompt in policy_view(read_study(apart))["samples"]["prompts"]:
+        answered = [bool(replies) for replies in prompt["replies"]]
+        of_seed_1 = prompt["text"].endswith("(seed 1)")
+        assert answered == ([True, True, False, False] if of_seed_1 else [False, False, True, True])
 
 
 def test_a_pair_of_jobs_is_tested_by_prompt(make_study):

@@ -166,7 +166,8 @@ def test_a_stored_mean_that_its_samples_contradict_is_pointed_out(make_run):
 
 def test_a_study_report_opens_with_its_finding(make_study):
     directory = make_study(failed=(5,), missing=(11,))
-    write_report(directory / "jobs/0/run")
+    # a job names its run
+    assert write_report(directory / "jobs/0") == directory / "jobs/0/run/report.html"
     page = write_report(directory)
     words = text(page)
     assert words.index("The difference from it is") < words.index("proxy reward exploratory")

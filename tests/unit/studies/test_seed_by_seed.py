@@ -14,6 +14,7 @@ from rlhf_lab.config.study_levels import planned_seeds
 from rlhf_lab.config.study_settings import Prediction, StudySettings
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.studies.claims import CONFIRMED, REFUTED
+from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.look_log import NOT_NEEDED, Look, LookLog
 from rlhf_lab.studies.registration import Registration, register
@@ -182,6 +183,16 @@ def test_limits_stop_a_study(directory, capsys):
         (3, ["stale", "current"]),
         (4, ["stale", "current"]),
     ]
+
+
+def test_a_time_limit_before_the_first_look_is_said(directory, capsys):
+    progress = seed_by_seed.StudyProgress(directory, replace(SETTINGS, max_minutes=600.0), longest=36_001.0)
+    assert progress.finish_seed(1)
+    assert "; the limit of 600 minutes is reached" in capsys.readouterr().out
+    assert plan_of(directory)["looks"]["stopped"] == "the limit of 600 minutes is reached"
+    assert (
+        "not looked at yet; the limit of 600 minutes is reached." in write_conclusion(read_study(directory), []).caveat
+    )
 
 
 def test_the_sweeper_stops_between_two_seeds(directory):

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.results.gains import MONITOR, light_note, lights
+from rlhf_lab.results.gains import MONITOR, _reward_light, light_note, lights
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.severity import disagreement, monitor_state
+from rlhf_lab.statistics.inference import paired_difference
 
 
 @pytest.fixture
@@ -53,6 +54,13 @@ def test_lights_and_monitor_that_disagree_are_explained(watched):
         "The monitor raised an alarm, but the held-out responses show no"
     )
     assert "held-out responses show a sign" in disagreement("good", ["bad"])
+
+
+def test_gold_whose_change_is_not_significant_is_not_said_to_stay():
+    """Gold rises by 0.5, of which the interval contains 0."""
+    gold = paired_difference([0.0, 0.0, 1.0, 1.0], [0.0] * 4, range(4))
+    light = _reward_light({"gold": gold}, {"gold": 0}, "gold")
+    assert light.state == "good" and light.words == "gold +0.50 ±0.92; gold did not clearly change"
 
 
 def test_the_page_shows_one_set_of_signs(watched):

@@ -99,8 +99,9 @@ def test_a_file_of_samples_is_read_by_any_of_its_column_names(tmp_path):
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in flat))
     lines = [",".join(flat[0]), *(",".join("" if v is None else str(v) for v in row.values()) for row in flat)]
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "excel.csv").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
     expected = [batch.to_row() for batch in read_trace(write_trace(tmp_path, rows))]
-    for name in ("x.jsonl", "x.csv"):
+    for name in ("x.jsonl", "x.csv", "excel.csv"):
         assert [batch.to_row() for batch in read_trace(tmp_path / name)] == expected
 
 
@@ -125,6 +126,18 @@ def test_limits_of_the_run_are_used_and_can_be_changed(tmp_path):
     changed = replay(directory, {"z": 9.0, "every": 1})
     assert changed.detector.checkpoints == 17 and changed.detector.limits.planned == 20
     assert cell(changed, one_signal, "fraction of checkpoints") == "0%"
+
+
+def test_changed_settings_are_checked_together_with_those_of_the_run(tmp_path):
+    directory = write_trace(tmp_path, samples(20))
+    limits = {"every": 1, "warmup": 3, "planned": 20, "z": 0.01, "kl": 0.15, "rising": 3, "budget": 0.05}
+    limits |= {"tolerance": 0.1, "signals": ["length_z"], "needed": 1, "seed": 7}
+    (directory / "monitor.json").write_text(json.dumps(limits))
+    with pytest.raises(ConfigError, match=r"needed=2 exceeds the number of signals \(1\)"):
+        replay(directory, {"needed": 2})
+    assert replay(directory, {"signals": ["length_cusum"]}).detector.limits.needed == 1
+    with pytest.raises(ConfigError, match="action has no effect"):
+        replay(directory, {"action": "stop"})
 
 
 def test_what_is_no_trace_is_refused(tmp_path):
