@@ -190,3 +190,6 @@ def test_labels_are_texts_with_the_value_or_names_of_values():
     assert configured_label({"algorithm.beta": "β = {}"}, "algorithm.beta", "0.1") == "β = 0.1"
     assert configured_label({"algorithm.beta": {"0.1": "weak"}}, "algorithm.beta", "0.1") == "weak"
     assert configured_label({"algorithm.beta": {"0.3": "strong"}}, "algorithm.beta", "0.1") is None
+    # YAML's 0.0 is the level "0".
+    for zero in (0.0, "0.0", 0):
+        assert configured_label({"algorithm.beta": {zero: "none"}}, "algorithm.beta", "0") == "none"
