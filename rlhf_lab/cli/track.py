@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> None:
         recipe, status = str(manifest.get("recipe") or directory.name), str(result.get("status"))
         tracked = track_stored(values, tracker, recipe, directory, status, partial(outcome, directory))
         outcome_text = "tracked" if tracked else "skipped, because the tracker has it or failed"
-        console.print(f"  {outcome_text}: {directory}")
+        console.print(f"  {outcome_text}: {directory}", markup=False, soft_wrap=True)
 
 
 def _tracker_settings(words: Sequence[str]) -> object:
