@@ -349,3 +349,18 @@ def test_a_users_file_with_the_name_of_a_built_in_one_is_refused(tmp_path, file)
     (tmp_path / file).write_text("# @package _global_\nseed: 7\n")
     with pytest.raises(ConfigError, match="has the name of a built-in file; rename it"):
         compose.check_command(["+recipe=dpo"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("mine.yml", "# @package _global_\nseed: 7\n", "recipe/mine.yml is not read; rename it to mine.yaml"),
+        ("mine.yaml", "seed: 7\n", "begins with the line `# @package _global_`"),
+        ("mine.yaml", "# @package _global_\nrecipe: dpo\n", "a recipe that builds on another one has defaults: [dpo]"),
+    ],
+)
+def test_a_users_recipe_that_is_written_in_another_form_is_explained(tmp_path, file, text, message) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / file).write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose.check_command(["+recipe=mine"], str(tmp_path))
