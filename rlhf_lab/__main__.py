@@ -10,6 +10,15 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
+    """Run a command line. Ctrl-C during the imports, which take a second, is no error."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        print("interrupted: nothing was run")
+        sys.exit(130)  # as in `rlhf_lab/main.py`, which handles every later interruption
+
+
+def _run() -> None:
     """Run a command line. `--help` alone is answered without importing the modules of other commands."""
     if sys.argv[1:] in (["--help"], ["-h"]):
         _print_help()

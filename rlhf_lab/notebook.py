@@ -211,15 +211,15 @@ def run(
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert a Python value for a config: tuples to lists, NumPy numbers to numbers, paths to text."""
+    """Convert a Python value for a config: tuples and arrays to lists, NumPy numbers to numbers, paths to text."""
     if isinstance(value, Mapping):
         return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
-    # NumPy and torch scalars have `item`.
-    return value.item() if hasattr(value, "item") else value
+    # arrays and scalars of NumPy and torch
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def report_command(arguments: Sequence[str]) -> None:
     typed_sweep.choose_metrics(Path(arguments[0]))
     path = write_report(arguments[0])
     sweep.print_table(path.parent)
-    console.print(f"report: {path}")
+    console.print(f"report: {path}", markup=False, soft_wrap=True)
 
 
 def audit_command(arguments: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ def compare_command(arguments: Sequence[str]) -> None:
 
     comparison = compare(*folders, **options)
     console.print(printed(comparison.view))
-    console.print(f"comparison: {comparison.page}", soft_wrap=True)
+    console.print(f"comparison: {comparison.page}", markup=False, soft_wrap=True)
 
 
 def gate_command(arguments: Sequence[str]) -> int:
@@ -280,7 +280,7 @@ def dashboard_command(arguments: Sequence[str]) -> None:
     if not is_push and arguments and Path(arguments[0]).is_dir():
         from rlhf_lab.reports.panels import write_dashboard
 
-        console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}", soft_wrap=True)
+        console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}", markup=False, soft_wrap=True)
         return
     from rlhf_lab.results.folders import no_result_message
     from rlhf_lab.trackers import dashboard
@@ -291,7 +291,7 @@ def dashboard_command(arguments: Sequence[str]) -> None:
     path = Path(arguments[0] if arguments else "dashboard.json")
     if path.suffix != ".json":  # the misspelt name of a run, which must not become a file
         raise ConfigError(f"{no_result_message(path)} The name of a file for W&B ends in .json.")
-    console.print(f"dashboard: {dashboard.write(path)}")
+    console.print(f"dashboard: {dashboard.write(path)}", markup=False, soft_wrap=True)
 
 
 def sweep_command(arguments: Sequence[str]) -> None:

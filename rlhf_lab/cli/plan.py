@@ -130,7 +130,7 @@ def _print_size_table(words: Sequence[str]) -> None:
     tables = recipe_table.recipe_grids() if of_recipes else grids()
     if target:
         write_text(Path(target), (recipe_table.page if of_recipes else page)(tables))
-        console.print(f"table: {target}")
+        console.print(f"table: {target}", markup=False, soft_wrap=True)
         return
     for grid in tables:
         console.print(grid.rich())

@@ -101,4 +101,4 @@ def _write_page(
 
     title = f"{studies.title}, {size} size"
     page = write_overview(directory, title, directories, " ".join(notes), has_table=studies.has_table)
-    console.print(f"{studies.command}  {page}", soft_wrap=True)
+    console.print(f"{studies.command}  {page}", markup=False, soft_wrap=True)

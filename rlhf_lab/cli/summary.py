@@ -61,7 +61,7 @@ def print_plan(stage: artifacts.Stage, started: float) -> None:
     question = escape(redacted(stage.config.question))
     console.inform(f"[bold]{stage.recipe}[/]: {question}", soft_wrap=True)
     for needed in stage.upstream():
-        line = f"{needed.recipe:<14} {needed.directory}"
+        line = escape(f"{needed.recipe:<14} {needed.directory}")
         if needed.result() and not stage.config.artifacts.refresh:
             console.inform(f"  reuse  {line}  [dim]{artifacts.age(needed)}[/]", soft_wrap=True)
         else:
@@ -90,7 +90,8 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
     measures.recall(stage.directory)
     for block in number_blocks(result, stage.config.algorithm.evidence.clusters):
         console.print(block)
-    console.print(f"run     {stage.directory}\nreport  {stage.directory / 'report.html'}", soft_wrap=True)
+    paths = f"run     {stage.directory}\nreport  {stage.directory / 'report.html'}"
+    console.print(paths, markup=False, soft_wrap=True)
     console.print(f"[dim]{seconds:.0f} s[/]")
 
 

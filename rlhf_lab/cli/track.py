@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlhf_lab.config import build, compose
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.trackers.settings import Shared, marked
 
@@ -38,12 +37,16 @@ def run(arguments: Sequence[str]) -> None:
         # A damaged or missing file must not keep the other runs from being tracked.
         manifest = read_json(directory / "manifest.json") or {}
         result = read_json(directory / "result.json") or {}
-        values = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))
+        try:
+            values = read_mapping(directory / "config.yaml", "the settings of a run")
+        except ConfigError as error:
+            console.print(f"  skipped: {error}", markup=False, soft_wrap=True)
+            continue
         tracker = marked(settings, group=group, swept=swept)
         recipe, status = str(manifest.get("recipe") or directory.name), str(result.get("status"))
         tracked = track_stored(values, tracker, recipe, directory, status, partial(outcome, directory))
         outcome_text = "tracked" if tracked else "skipped, because the tracker has it or failed"
-        console.print(f"  {outcome_text}: {directory}")
+        console.print(f"  {outcome_text}: {directory}", markup=False, soft_wrap=True)
 
 
 def _tracker_settings(words: Sequence[str]) -> object:

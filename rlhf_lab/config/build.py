@@ -23,6 +23,8 @@ def build(values: Mapping[str, Any], problems: list[str]) -> root.Config | None:
             chosen[key] = build_group(key, value, problems)
         elif key in names:
             simple[key] = value
+        elif key == "recipe":
+            problems.append(_recipe_problem(value))
         else:
             # `recipe` is not a section, but users who type `recipie` mean it
             problems.append(f"{key} is not a setting{schema.did_you_mean(key, {*names, 'recipe'})}")
@@ -31,6 +33,14 @@ def build(values: Mapping[str, Any], problems: list[str]) -> root.Config | None:
     config: root.Config | None = schema.build(root.run_class(), simple, "", problems, built=built)
     is_incomplete = any(chosen.get(group) is None for group in groups)
     return None if is_incomplete else config
+
+
+def _recipe_problem(value: Any) -> str:
+    """Return what is wrong with a file of the user that sets `recipe`, which only a command line has."""
+    if isinstance(value, Mapping):
+        settings = ", ".join(map(str, value))
+        return f"recipe has the settings {settings}: the file of a recipe begins with the line `# @package _global_`"
+    return f"recipe={value} is not a setting of a file; a recipe that builds on another one has defaults: [{value}]"
 
 
 def build_group(group: str, values: Any, problems: list[str]) -> Any:

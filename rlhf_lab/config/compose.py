@@ -283,8 +283,8 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     If there are problems, return the command without the wrong settings, so that a caller can look for more problems.
     Return None if nothing could be composed.
     """
-    if shadowing := inventory.shadowing_files(config_dir):
-        problems.extend(shadowing)
+    if wrong := inventory.wrong_files(config_dir):
+        problems.extend(wrong)
         return None
     overrides = [forced(override) for override in overrides]
     usable, rejected = _existing_overrides(overrides, problems, config_dir)

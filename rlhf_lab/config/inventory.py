@@ -77,20 +77,27 @@ def user_options(config_dir: str | None, group: str) -> list[str]:
     return [path.relative_to(directory).with_suffix("").as_posix() for path in files]
 
 
-def shadowing_files(config_dir: str | None) -> list[str]:
-    """Return a problem for each file of the user's own directory with the name of a built-in option or recipe.
+def wrong_files(config_dir: str | None) -> list[str]:
+    """Return a problem for each file of the user's own directory that Hydra would not read as meant.
 
-    Hydra would merge the two files, and stages that are inputs of the run would have the built-in recipe.
+    It would merge a file with the built-in option or recipe of its name, and stages that are inputs of the run would
+    have the built-in recipe. It ignores files with the ending .yml.
     """
     if not config_dir:
         return []
     built_in = {"recipe": recipes(), **{group: options(group) for group in registry.groups()}}
-    return [
+    shadowing = [
         f"{config_dir}/{group}/{name}.yaml has the name of a built-in file; rename it"
         for group, names in built_in.items()
         for name in user_options(config_dir, group)
         if name in names
     ]
+    unread = [
+        f"{path} is not read; rename it to {path.stem}.yaml"
+        for group in built_in
+        for path in sorted(Path(config_dir, group).rglob("*.yml"))
+    ]
+    return shadowing + unread
 
 
 def _files_by_name(kind: str, group: str, prefix: str) -> dict[str, tuple[Pack, Path]]:

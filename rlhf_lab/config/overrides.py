@@ -91,10 +91,10 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     is_added = key.startswith(ADDED)
     node: Any = values
     for name in path:
-        if name not in node and is_added:
-            node[name] = {}
-        node = node[name] if isinstance(node, dict) else {}
-    if last not in node and not is_added:
+        if is_added and isinstance(node, dict):
+            node.setdefault(name, {})
+        node = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or (last not in node and not is_added):
         raise KeyError(key)
     both_mappings = isinstance(value, dict) and isinstance(node.get(last), dict)
     node[last] = merge(node[last], value) if both_mappings else value

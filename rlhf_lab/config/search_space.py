@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,8 @@ NUMBER = r"[-+]?(?:\d+\.\d+|\.\d+|\d+\.(?!\.)|\d+)(?:[eE][-+]?\d+)?"
 INTERVAL = re.compile(rf"(log\s+)?({NUMBER})\.\.({NUMBER})")
 FORM = "write LOW..HIGH, log LOW..HIGH or a list of values, such as `log 0.01..0.5` or [8, 16, 32]"
 DIGITS = 3
-"""Significant digits of a searched number, so that a command with it is short."""
+"""Significant digits of a searched number, so that a command with it is short. A range that is narrow compared with its
+ends has more: 0.99..0.9999 would otherwise have eleven values."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,13 @@ class SearchInterval:
         return [self.low, self.high]
 
     def rounded(self, value: float) -> float:
-        """Return a value with `DIGITS` significant digits, inside the interval."""
+        """Return a value with `DIGITS` significant digits or more, inside the interval."""
         if self.whole:
             return round(value)
-        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+        # one more digit for each factor of ten between the ends and the width
+        narrowness = max(abs(self.low), abs(self.high)) / (self.high - self.low)
+        digits = DIGITS + max(0, math.floor(math.log10(narrowness)))
+        return min(max(float(f"{value:.{digits}g}"), self.low), self.high)
 
 
 @dataclass(frozen=True)

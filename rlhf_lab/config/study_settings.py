@@ -228,7 +228,7 @@ class StudySettings(Section):
     correlations: list[CorrelationSettings] = field(default_factory=list)
     rates: list[RateSettings] = field(default_factory=list)
     crossings: list[CrossingSettings] = field(default_factory=list)
-    processes: int = 2
+    processes: Annotated[int, Ge(1)] = 2
     until: Literal["decided"] | None = None
     max_seeds: Annotated[int, Ge(3), Le(200, hint="the tests are calibrated up to this number")] = 12
     max_minutes: Annotated[float, Gt(0)] | None = None

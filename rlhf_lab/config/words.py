@@ -20,7 +20,9 @@ from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 
 from rlhf_lab.config import inventory, registry
+from rlhf_lab.config.overrides import forced
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import named
 
 UNUSABLE_FLAGS = {
     "config_path": "--config-path would replace rlhf_lab's own settings; add a directory with --config-dir DIR",
@@ -93,8 +95,13 @@ def parse(words: Iterable[str], recipes: Collection[str], problems: list[str]) -
             )
         elif override.value_type == ValueType.GLOB_CHOICE_SWEEP:
             problems.append(f"{word}: glob() is not supported; {_in_place_of_glob(override)}")
+        elif override.is_sweep_override() and next(override.sweep_iterator(), None) is None:
+            problems.append(f"{word}: the range has no values; its end must lie beyond its start, such as range(0,3)")
         elif hint := _unusable_hydra_key(override.key_or_group):
             problems.append(f"{word}: {hint}")
+        elif override.is_delete() and override.key_or_group in (*registry.groups(), "recipe"):
+            replacement = f"{forced(override.key_or_group)}=NAME"
+            problems.append(f"{word}: {override.key_or_group} cannot be removed, only replaced: {replacement}")
         elif override.key_or_group == "recipe" and not override.is_add():
             problems.append(f"{word}: a recipe is added to the settings, so it has a plus: write +{word.lstrip('+')}")
         else:
@@ -129,6 +136,8 @@ def _explain_word(word: str, message: str, recipes: Collection[str]) -> str:
         return f"{word} is a recipe; write +recipe={word}"
     if word in registry.groups():
         return f"{word} is a group; choose one of its options with {word}=NAME; `explain {word}` lists its settings"
+    if word in ("list", *named("commands")):
+        return f"{word} is a command, which comes first: python -m rlhf_lab {word} …"
     # A shell splits an unquoted argument at its spaces, which leaves unbalanced brackets.
     if word.endswith(",") or word.count("[") != word.count("]") or word.count("{") != word.count("}"):
         return f"{word} is cut off, perhaps at a space; quote arguments with spaces, such as 'reward=[bt, length]'"

@@ -142,6 +142,8 @@ SHORTEST_SECRET = 12
 """Minimum characters of a secret value: shorter values, such as `true`, may occur in a text by chance."""
 LAST_WORDS = {"token", "key", "apikey", "secret", "password", "passwd", "pw", "credential", "auth", "authorization"}
 """Last words, in the singular, of the names of secret settings."""
+PLAIN_NAMES = {"allowed_tokens"}
+"""Settings whose name has the form of a secret's, although their values are texts of a vocabulary."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """One word of a name in snake_case, kebab-case or camelCase."""
 OPTION = re.compile(r"--?[A-Za-z][\w-]*")
@@ -259,6 +261,8 @@ def _is_secret(name: str, value: Any) -> bool:
     last_word = (WORD.findall(name) or [""])[-1].lower()
     if last_word in LAST_WORDS:
         return bool(value)
+    if name.rpartition(".")[2] in PLAIN_NAMES:
+        return False
     # `api_keys` is secret, but `max_tokens=512` is a number of tokens.
     is_plural = last_word.endswith("s") and last_word.removesuffix("s") in LAST_WORDS
     return bool(value) and is_plural and not _is_number(value)

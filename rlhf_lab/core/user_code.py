@@ -81,11 +81,11 @@ def _run_module(path: Path) -> ModuleType:
     _search_first(path.resolve().parent)
     # Import neighbouring modules again: in a notebook session they may have been edited since the last import. A module
     # of the same name that other user code has imported from its own directory is another one.
-    neighbours = _with_neighbours(path.resolve())
-    names = set(map(module_name, neighbours))
+    # A directory without __init__.py is imported as well, although it is no file of its own.
+    files = _with_neighbours(path.resolve())
+    names = {*map(module_name, files), *(name for file in files for name in _imported_names(file))}
     for name, imported in list(sys.modules.items()):
-        file = getattr(imported, "__file__", None)
-        if file and name.partition(".")[0] in names and _import_directory(name, Path(file)) in _DIRECTORIES:
+        if name.partition(".")[0] in names and _import_directory(name, imported) in _DIRECTORIES:
             del sys.modules[name]
     module = ModuleType(f"rlhf_lab_user_{path.stem}")
     module.__file__ = str(path.resolve())
@@ -112,8 +112,13 @@ def _search_first(directory: Path) -> None:
     sys.path[:] = [*(entry for entry in sys.path if entry not in ours), *ours]
 
 
-def _import_directory(name: str, file: Path) -> Path | None:
+def _import_directory(name: str, module: ModuleType) -> Path | None:
     """Return the directory from which a module, or the package that contains it, was imported."""
+    # a directory without __init__.py has no file
+    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    if place is None:
+        return None
+    file = Path(place)
     levels = name.count(".") + (file.name == "__init__.py")
     return file.parents[levels] if levels < len(file.parents) else None
 

@@ -84,8 +84,13 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _set_dotted(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested mappings. Missing parents are created, because a later check rejects unknown keys."""
+    """Set a dotted key in nested mappings. Missing parents are created, because a later check rejects unknown keys.
+
+    Raise ConfigError for a key below a setting that is no mapping.
+    """
     *parents, leaf = key.split(".")
     for name in parents:
         values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{key} is not a setting: {name}={values} has no settings")
     values[leaf] = value

@@ -111,6 +111,13 @@ def digests(references: Iterable[Reference], files: Iterable[Path] = ()) -> dict
         "rlhf_lab/losses/preference.py:dpo" → digest; sorted.
     """
     sources = [_open_file(path) for path in files]
+    # In a notebook, modules that these files import may have been edited since they were read.
+    roots = {source.root for source in sources}
+    users = [known for known in _READ.values() if known.root in roots and not known.name.startswith("rlhf_lab.")]
+    if any(map(_has_changed, users)):
+        for known in users:
+            forget(known.name)
+        sources = [_open_file(path) for path in files]
     return dict(_reached((*references, *(Reference(source.name) for source in sources))))
 
 
@@ -149,11 +156,7 @@ def package_definitions() -> set[tuple[str, str]]:
 def edited(labels: Iterable[str]) -> list[str]:
     """Return those files of `digests` whose text has changed since this process read it."""
     files = {label.partition(":")[0] for label in labels}
-    return sorted(
-        source.label
-        for source in _READ.values()
-        if source.label in files and (not source.path.is_file() or _content(source.path) != source.content)
-    )
+    return sorted(source.label for source in _READ.values() if source.label in files and _has_changed(source))
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
@@ -333,6 +336,11 @@ def forget(module: str | None = None) -> None:
         del _READ[module]
     _definition.cache_clear()
     _reached.cache_clear()
+
+
+def _has_changed(source: _ParsedModule) -> bool:
+    """Return True if the file of a module is missing or differs from what this process read."""
+    return not source.path.is_file() or _content(source.path) != source.content
 
 
 def _content(path: Path) -> str:

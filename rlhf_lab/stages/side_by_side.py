@@ -32,9 +32,9 @@ from rlhf_lab.core.files import read_object
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.progress import Mirror, hide_bars, is_followed, publish_only
 from rlhf_lab.core.scratch import scratch_dir
-from rlhf_lab.core.signals import die_with_parent, handled
+from rlhf_lab.core.signals import STOP_SIGNALS, die_with_parent, handled
 from rlhf_lab.stages.artifacts import Stage
-from rlhf_lab.stages.execute import ensure, position
+from rlhf_lab.stages.execute import ensure, position, stoppable
 from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.training.loop import Interrupted, Paused
@@ -156,7 +156,10 @@ def _schedule(
             if ready and len(running) < slots and not signals:
                 waiting.remove(stage)
                 console.inform(f"  {position(stage, root)} starts", soft_wrap=True)
-                builders.append(_fork_builder(stage, started, errors / stage.directory.name))
+                with _held_signals():
+                    if signals:
+                        break
+                    builders.append(_fork_builder(stage, started, errors / stage.directory.name))
                 running.append(builders[-1])
         _print_output(running)
         for builder in running:
@@ -174,7 +177,7 @@ def _schedule(
 
 
 def _fork_builder(stage: Stage, started: float, error: Path) -> _StageProcess:
-    """Start a process that builds a stage. Returns only in the parent process."""
+    """Start a process that builds a stage. Returns only in the parent process. Stop signals must be held."""
     bars = error.with_name(f"{error.name}.bars")
     is_shown = is_followed()
     hide_bars()
@@ -207,7 +210,9 @@ def _fork_builder(stage: Stage, started: float, error: Path) -> _StageProcess:
 def _build_here(stage: Stage, started: float, error_file: Path) -> int:
     """Build a stage in this process and return its exit status; errors are written to a file."""
     try:
-        ensure(stage, started, late_needs_elsewhere=True)
+        with stoppable():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            ensure(stage, started, late_needs_elsewhere=True)
     except (Interrupted, KeyboardInterrupt):
         return STOPPED
     except BaseException as error:
@@ -274,6 +279,20 @@ def _describe_exit(status: int | None) -> str:
 
 
 @contextmanager
+def _held_signals() -> Iterator[None]:
+    """Hold signals that stop a run until the end of the block.
+
+    Otherwise one that arrives while a process is forked would be lost: it is not forwarded to a process that is not
+    listed yet, and the new process would handle it like its parent, which only records it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _forward_signals(builders: Sequence[_StageProcess]) -> Iterator[list[int]]:
     """Forward signals that stop a run to every builder; yield the list of received signals."""
     received: list[int] = []
@@ -281,7 +300,7 @@ def _forward_signals(builders: Sequence[_StageProcess]) -> Iterator[list[int]]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        if os.getpid() == parent:  # a newly forked process still has this handler
+        if os.getpid() == parent:  # a forked process has this handler again after it has built its stage
             for builder in builders:
                 if builder.status is None:
                     os.kill(builder.pid, number)

@@ -133,7 +133,8 @@ class JobLines:
         if record["status"] == "failed":
             text = f"[red]{escape(job_words(directory, 'failed'))}:[/] {escape(str(record['error']))}"
             details = directory / "error.txt"
-            console.print(f"  {text}" + (f", see {details}" if details.exists() else ""), soft_wrap=True)
+            see = f", see {escape(str(details))}" if details.exists() else ""
+            console.print(f"  {text}{see}", soft_wrap=True)
             return
         result = read_object(Path(record["run"]) / "result.json") if record["run"] else {}
         if index not in self.stored and record["status"] == "completed":

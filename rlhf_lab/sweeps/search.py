@@ -76,7 +76,7 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
     console.inform(f"[bold]{command.recipe}[/]: {escape(redacted(search.question))}", soft_wrap=True)
     if command.configs[0].size == "smoke":
         console.inform(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
-    console.inform(f"  at most {study.trials} trials; directory {directory}", soft_wrap=True)
+    console.inform(f"  at most {study.trials} trials; directory {directory}", markup=False, soft_wrap=True)
     invocation.start_building()
 
     state = SearchTrials(study.goal, tuple(study.metrics), study.trials, shared_prompts=shared_prompts)
@@ -84,7 +84,7 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
     console.print(trial_table(state))
     best = state.best
     if best is None:
-        console.print(f"no trial is complete; their output is in {directory}/trials", soft_wrap=True)
+        console.print(f"no trial is complete; their output is in {directory}/trials", markup=False, soft_wrap=True)
         return 1
     if state.stopped:
         console.print(f"The search {state.stopped}.", soft_wrap=True)

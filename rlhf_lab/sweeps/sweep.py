@@ -89,8 +89,12 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     if command.note:
         console.inform(f"  [yellow]{escape(command.note)}[/]", soft_wrap=True)
     jobs = f"at most {len(stages)}" if study.until else len(stages)
-    console.inform(f"  {jobs} jobs, {len(stored)} of them already in the store; directory {directory}", soft_wrap=True)
-    console.inform(f"  each job prints to {directory}/jobs/NUMBER/{OUTPUT}, counted from 0", soft_wrap=True)
+    console.inform(
+        f"  {jobs} jobs, {len(stored)} of them already in the store; directory {directory}\n"
+        f"  each job prints to {directory}/jobs/NUMBER/{OUTPUT}, counted from 0",
+        markup=False,
+        soft_wrap=True,
+    )
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, and `main` explains them
     try:
         arguments = _hydra_arguments(command, study, directory, config_dir)
@@ -199,7 +203,9 @@ def _launch_jobs(
         return
     from rlhf_lab.sweeps.submitted import followed
 
-    console.inform(f"  jobs are submitted to {launcher}; its messages are in {directory}/.submitit", soft_wrap=True)
+    console.inform(
+        f"  jobs are submitted to {launcher}; its messages are in {directory}/.submitit", markup=False, soft_wrap=True
+    )
     try:
         with followed(launcher) as ends:
             launch(arguments)
@@ -512,11 +518,13 @@ def write_results(directory: Path, jobs: int) -> int:
     report = write_study_report(directory)
     study = read_study(directory)
     if study.completed.empty:
-        console.print(f"no job is complete, so there is no table; report {report}", soft_wrap=True)
+        console.print(f"no job is complete, so there is no table; report {report}", markup=False, soft_wrap=True)
     else:
         print_table(directory)
         console.print(
-            f"table   {directory / 'table.md'}\nplot    {directory / 'plot.svg'}\nreport  {report}", soft_wrap=True
+            f"table   {directory / 'table.md'}\nplot    {directory / 'plot.svg'}\nreport  {report}",
+            markup=False,
+            soft_wrap=True,
         )
     if study.log is not None:
         return len(study.incomplete)  # without the jobs that it did not need

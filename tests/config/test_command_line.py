@@ -326,6 +326,9 @@ BETAS = ["+recipe=dpo", "algorithm.beta=1,2", "seed=0,1"]
         (["+recipe=study/mitigations", "study.arms=3"], "study.arms=3 is a whole number"),
         ([*BETAS, "study.predicts=[{metric: gold, level: 1, direction: same, margin: 1}]"], "is compared with itself"),
         ([*BETAS, "study.predicts=[{metric: gold, level: 2, direction: higher, versus: 3}]"], "3 is not a level of"),
+        ([*BETAS, "study.processes=0"], "study.processes=0 must be at least 1"),
+        (["+recipe=dpo", "needs.policy.x=1,2"], "needs.policy.x is not a setting of what was chosen"),
+        (["+recipe=dpo", "stages.sft.algorithm=3", "stages.sft.algorithm.lr=1,2"], "stages.sft.algorithm.lr is not a"),
         (["+recipe=dpo", "stages.sft=3"], "stages.sft=3 is a whole number"),
         (["+recipe=dpo", "size=smoke", "stages.sft=3"], "stages.sft=3 is a whole number"),
         (["+recipe=[dpo,grpo]"], "+recipe=[dpo,grpo] is a list; write +recipe=dpo,grpo"),
@@ -349,3 +352,18 @@ def test_a_users_file_with_the_name_of_a_built_in_one_is_refused(tmp_path, file)
     (tmp_path / file).write_text("# @package _global_\nseed: 7\n")
     with pytest.raises(ConfigError, match="has the name of a built-in file; rename it"):
         compose.check_command(["+recipe=dpo"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("mine.yml", "# @package _global_\nseed: 7\n", "recipe/mine.yml is not read; rename it to mine.yaml"),
+        ("mine.yaml", "seed: 7\n", "begins with the line `# @package _global_`"),
+        ("mine.yaml", "# @package _global_\nrecipe: dpo\n", "a recipe that builds on another one has defaults: [dpo]"),
+    ],
+)
+def test_a_users_recipe_that_is_written_in_another_form_is_explained(tmp_path, file, text, message) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / file).write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose.check_command(["+recipe=mine"], str(tmp_path))

@@ -165,6 +165,19 @@ def test_no_setting_of_a_recipe_reads_as_a_secret():
     check_each([name for name in RECIPES if not name.startswith("study/")], check)
 
 
+def test_no_setting_that_holds_texts_reads_as_a_secret():
+    """A run whose config.yaml hides a setting cannot be scored again or published."""
+    classes = [registry.settings_class(group, kind) for group in registry.groups() for kind in registry.kinds(group)]
+    classes += [section.cls for section in registry.sections().values()]
+    hidden = [
+        f"{cls.__name__}.{name}"
+        for cls in classes
+        for name, hint in schema.field_types(cls).items()
+        if "str" in str(hint) and redacted({name: ["yes", "no"]}) != {name: ["yes", "no"]}
+    ]
+    assert hidden == []
+
+
 def test_fronts_of_recipes_have_directions():
     for name in RECIPES:
         if study := command_of(name).study:

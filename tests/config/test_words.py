@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support import checked, command_inside
 
-from rlhf_lab import __version__, main
+from rlhf_lab import __main__, __version__, main
 from rlhf_lab.config import check, inventory, root, words
 from rlhf_lab.core import invocation
 from rlhf_lab.core.errors import ConfigError
@@ -39,6 +39,10 @@ def refused(directory: Path, *arguments: str) -> str:
         (["+recipe=sft", "seed=0,", "1"], "seed=0, is cut off, perhaps at a space"),
         (["+recipe=sft", "question=what (ever"], "question=what (ever: its value cannot be parsed"),
         (["+recipe=ppo", "algorithm.beta=interval(0,1)"], "such as algorithm.beta=0.1,0.3,1"),
+        (["+recipe=dpo", "algorithm.beta=range(3,1)"], "algorithm.beta=range(3,1): the range has no values"),
+        (["+recipe=dpo", "~reward"], "~reward: reward cannot be removed, only replaced: reward=NAME"),
+        (["+recipe=dpo", "~recipe"], "~recipe: recipe cannot be removed, only replaced: +recipe=NAME"),
+        (["--config-dir", ".", "explain", "dpo"], "explain is a command, which comes first"),
         (["+recipe=sft", "--nope"], "unrecognized arguments: --nope"),
         (["+recipe=sft", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such directory"),
         (["+recipe=sft", "--config-name", "x"], "write +recipe=NAME"),
@@ -166,6 +170,18 @@ def test_nothing_was_run_is_said_only_when_it_is_true(tmp_path: Path, monkeypatc
     assert (status, printed.splitlines()[0]) == (2, "1 problem; completed stages are kept:")
     monkeypatch.setattr(main, "run_stage", wrong)
     assert "nothing was run" in command_inside(tmp_path, "+recipe=sft")[1]
+
+
+def test_ctrl_c_during_the_imports_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(__main__, "_run", stop)
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert (ended.value.code, capsys.readouterr().out) == (130, "interrupted: nothing was run\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["+recipe=ppo", "--cfg", "job"]])

@@ -14,6 +14,7 @@ from sizes import overrides
 from support import command_inside, planned
 
 from rlhf_lab.stages import side_by_side
+from rlhf_lab.stages.launch.processes import STOPPED
 from rlhf_lab.stages.side_by_side import _can_overlap, _slots
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
@@ -76,6 +77,19 @@ def test_a_stage_that_fails_stops_the_others_and_is_named(tmp_path: Path, monkey
     monkeypatch.undo()
     status, printed = command_inside(tmp_path, "+recipe=dpo_iterative", *overrides("dpo_iterative"))
     assert status == 0, printed
+
+
+def test_a_signal_that_arrives_while_a_process_starts_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "ensure", lambda *_, **__: time.sleep(20))
+    builders: list[side_by_side._StageProcess] = []
+    with side_by_side._forward_signals(builders) as signals:
+        with side_by_side._held_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            builders.append(side_by_side._fork_builder(planned("sft"), 0.0, tmp_path / "error"))
+            assert not signals
+        _, status = os.waitpid(builders[0].pid, 0)
+    os.close(builders[0].output)
+    assert (signals, os.waitstatus_to_exitcode(status)) == ([signal.SIGINT], STOPPED)
 
 
 def test_ctrl_c_stops_all_of_them_saved(tmp_path: Path) -> None:

@@ -152,3 +152,8 @@ def test_a_sweep_of_one_value_is_a_study(monkeypatch, tmp_path):
     assert study.directory.parent == tmp_path / "studies"
     with pytest.raises(ConfigError, match="sweep: seed has no values"):
         run("sft", outputs=tmp_path, sweep={"seed": []})
+
+
+def test_arrays_are_lists_and_their_scalars_numbers():
+    values = {"a": np.array([1, 2]), "b": (np.float64(0.5), np.True_), "c": [np.array([0.25])]}
+    assert notebook._to_plain(values) == {"a": [1, 2], "b": [0.5, True], "c": [[0.25]]}

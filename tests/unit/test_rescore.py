@@ -151,6 +151,8 @@ def test_all_mistakes_in_weightings_are_told_at_once(tmp_path):
     text = "\n".join(found.value.problems)
     assert "btt is not one of the terms" in text and "model is not a setting of rescore" in text
     assert "did you mean weight" in text
+    with pytest.raises(ConfigError, match=r"reward\.clip\.x is not a setting: clip=0\.0 has no settings"):
+        weightings(tmp_path, ["reward.clip.x=1"])
     with pytest.raises(ConfigError, match="separate arguments"):
         weightings(tmp_path, ["reward.weights={bt:1},{bt:2}"])
 

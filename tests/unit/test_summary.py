@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from rlhf_lab import main
+from rlhf_lab.cli import commands
 from rlhf_lab.cli.summary import print_problems
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console
@@ -35,6 +36,15 @@ def shown(policies: list[dict], width: int) -> list[str]:
     with simple.capture() as captured:
         simple.print(PolicyTable(policies))
     return captured.get().splitlines()
+
+
+def test_a_path_is_printed_as_it_is(monkeypatch, tmp_path):
+    """A directory may have brackets, which rich reads as markup, and a long name, at which it breaks lines."""
+    page = tmp_path / "[x] of [bold]" / ("long " * 40) / "report.html"
+    monkeypatch.setattr("rlhf_lab.reports.report.write_report", lambda _: page)
+    with console.capture() as captured:
+        commands.report_command([str(tmp_path)])
+    assert captured.get() == f"report: {page}\n"
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])

@@ -270,6 +270,10 @@ def test_the_command_tracks_runs_and_the_jobs_of_a_study(recorders, tmp_path, ca
     ]
     assert all("later" in found.tags for found, _ in recorders)
     assert capsys.readouterr().out.count("tracked: ") == 2
+    (tmp_path / "runs" / "a" / "config.yaml").unlink()
+    track_runs([str(tmp_path / "runs" / "a"), str(study), "tracker=tensorboard", "tracker.tags=[again]"])
+    (first, second) = capsys.readouterr().out.splitlines()
+    assert first.startswith("  skipped: ") and second.startswith("  skipped, because the tracker has it")
     for wrong in (["tracker=tensorboard"], [str(study)], [str(study), "tracker=tensorboard", "seed=1"]):
         with pytest.raises(ConfigError, match="track needs runs or studies and a tracker"):
             track_runs(wrong)

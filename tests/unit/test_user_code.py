@@ -9,6 +9,7 @@ import pytest
 from rlhf_lab.config.files import directory, read_yaml
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.user_code import files_behind, load_from_file
+from rlhf_lab.stages.code_digest import digests
 
 
 def test_what_a_file_names_is_loaded_anew_each_time(tmp_path, monkeypatch):
@@ -20,6 +21,20 @@ def test_what_a_file_names_is_loaded_anew_each_time(tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text("N = 5\n")
     assert load_from_file("setting", f"{file}:value") == 6
     assert [path.name for path in files_behind(f"{file}:value")] == ["beside.py", "mine.py"]
+
+
+def test_an_edited_module_of_a_directory_is_loaded_and_digested_anew(tmp_path):
+    """In a notebook, a stage after the edit must not reuse the result of the code before it."""
+    inner = tmp_path / "parts" / "inner.py"
+    inner.parent.mkdir()
+    (tmp_path / "mine.py").write_text("from parts.inner import N\n")
+    setting = f"{tmp_path}/mine.py:N"
+    seen = []
+    for number in (1, 2):
+        inner.write_text(f"N = {number}\n")
+        seen.append((load_from_file("setting", setting), digests([], files_behind(setting))))
+    (before, digest_before), (after, digest_after) = seen
+    assert (before, after) == (1, 2) and digest_before != digest_after
 
 
 def test_a_file_imports_the_modules_next_to_it_and_not_those_of_other_user_code(tmp_path):

@@ -51,6 +51,8 @@ def test_ranges(written, expected):
 def test_searched_numbers_have_three_digits_and_stay_in_their_range():
     assert SearchInterval(0.01, 0.5).rounded(0.073149) == 0.0731
     assert SearchInterval(0.12345, 0.5).rounded(0.1234501) == 0.12345  # 0.123 would be below the range
+    # the ends are 101 times the width, so two more digits: 990 values, where three digits gave eleven
+    assert SearchInterval(0.99, 0.9999).rounded(0.9951234) == 0.99512
     assert SearchInterval(1, 8).whole and not SearchInterval(1.0, 8.0).whole
 
 

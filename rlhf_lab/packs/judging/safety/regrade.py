@@ -113,7 +113,7 @@ def run(words: Sequence[str]) -> None:
     write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
     for line in summary_lines(graded):
         console.print(line, soft_wrap=True)
-    console.print(f"safety: {to / 'grades.jsonl'}", soft_wrap=True)
+    console.print(f"safety: {to / 'grades.jsonl'}", markup=False, soft_wrap=True)
 
 
 def read_responses(directory: Path) -> Rows:
