@@ -18,7 +18,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.prompts import EMPTY_PROMPT, NO_QUESTION
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, text_column
+from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, is_missing, text_column
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, read_prompt
 from rlhf_lab.data.transcript import SAID, normalise, render_prompt, to_messages
 from rlhf_lab.environments.maths.answers import same_answer
@@ -74,6 +74,8 @@ def parse_row(values: Mapping[str, Any], settings: Verifiable) -> SplitRow:
 
 def _answer(values: Mapping[str, Any], name: str) -> str:
     value = column(values, name)
+    if is_missing(value):
+        value = None
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):  # bool is an int in Python
         raise RowProblem(f"column {name!r} is {describe(value)}; expected text or a number")
     # tables may hold answers as numbers

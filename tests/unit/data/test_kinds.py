@@ -216,6 +216,12 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
         (unpaired, Unpaired, {"prompt": "a", "completion": "b", "label": "good"}, "'label' is text 'good'; expected"),
         (verifiable, Verifiable, {"prompt": "a"}, r"'answer' is missing; .*\(or data.answer= if rewards read other"),
         (verifiable, Verifiable, {"prompt": "a", "answer": True}, "'answer' is a truth value True; expected text or a"),
+        (
+            verifiable,
+            Verifiable,
+            {"prompt": "a", "answer": float("nan")},
+            "'answer' is null; expected text or a number",
+        ),
     ],
 )
 def test_a_wrong_row_is_told_its_field_the_expected_form_and_the_fix(parse, settings, row, problem, tmp_path):
@@ -251,6 +257,9 @@ def test_facts_belong_to_a_prompt_and_to_the_fingerprint(tmp_path):
 def test_what_json_cannot_hold_is_left_out_and_said():
     split = prompts.parse_row({"prompt": "a", "image": b"png", "id": 1}, PromptsData(path="x"))
     assert split.metadata == {"id": 1} and NOT_JSON in split.notes
+    # a table may fill missing values with NaN
+    missing = prompts.parse_row({"prompt": "a", "score": float("nan"), "scores": [float("nan")]}, PromptsData(path="x"))
+    assert missing.metadata == {} and missing.notes == [NOT_JSON]
 
 
 # Mixes
