@@ -160,8 +160,7 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     if settings.test_path is None:
 
         def choose(split: SplitRow) -> SplitReader:
-            # Plain text to imitate has no prompt, so the hash of the text itself decides.
-            return test if heldout(split.prompt or split.chosen, settings.test_fraction) else train
+            return test if heldout(split.decides_split, settings.test_fraction) else train
 
         _read_source(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
     else:

@@ -64,12 +64,13 @@ def parse_row(values: Mapping[str, Any], settings: Verifiable) -> SplitRow:
         # a transcript keeps its turns; plain text also keeps its spaces, which `read_prompt` would strip
         turns = to_messages(read_prompt(provided)) if SAID.match(normalise(provided)) else []
         provided = turns or [{"role": "user", "content": provided}]
-    prompt = as_requested(render_prompt(provided, read_tools(values, settings.tools)), settings)
+    asked = render_prompt(provided, read_tools(values, settings.tools))
+    prompt = as_requested(asked, settings)
     solution = text_column(values, settings.solution).rstrip() if settings.solution else ""
     drop = NO_QUESTION if provided[-1]["role"] == "assistant" else None
     if not provided[-1]["content"].strip():
         drop = EMPTY_PROMPT
-    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))
+    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt), asked=asked)
 
 
 def _answer(values: Mapping[str, Any], name: str) -> str:
