@@ -44,6 +44,11 @@ class Pair:
     rejected: str
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def identity(self) -> str:
+        """Text that decides split and cluster: the prompt, or the text itself of plain text, which has no prompt."""
+        return self.prompt or self.chosen
+
 
 @dataclass(slots=True)
 class LoadReport:

@@ -80,7 +80,8 @@ def audit(
     _add_load_report(report, corpus)
     for split in SPLITS:
         pairs: Sequence[Pair] = getattr(corpus, split)
-        oddities = [replies.prompt_oddities(pair.prompt) for pair in pairs]
+        # plain text has no prompt, and is trained on without a chat template
+        oddities = [replies.prompt_oddities(pair.prompt) if pair.prompt else [] for pair in pairs]
         for check, (why, test) in PAIR_CHECKS.items():
             if not corpus.preferences and check in NEED_TWO_REPLIES:
                 continue
@@ -178,7 +179,7 @@ def _check_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], pr
     _add_result(report, "duplicate pair", split, "pairs", why, pairs, duplicates)
     if preferences:
         _add_result(report, CONTRADICTS, split, "pairs", "the labels cancel out", pairs, contradictions)
-    counts = Counter(pair.prompt for pair in pairs)
+    counts = Counter(pair.prompt for pair in pairs if pair.prompt)
     pair_of_prompt = {pair.prompt: pair for pair in pairs}
     repeated = (pair for prompt, pair in pair_of_prompt.items() if counts[prompt] > 1)
     why = "pairs with the same prompt are not independent: cluster confidence intervals by prompt"

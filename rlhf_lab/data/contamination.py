@@ -2,8 +2,8 @@
 
 An item of `n` or more words counts as found in a row that contains a sufficient fraction of its word n-grams (8-grams
 and 0.5: Tülu 3, arXiv:2411.15124, section 3.2; 13-grams in GPT-3, arXiv:2005.14165). Shorter items occur by chance in
-many texts, so they count only if they are an entire turn of the row. Case and punctuation are ignored, as in
-duplicates.py. That module compares two texts of similar length; this one searches an item within a longer text.
+many texts, so they count only if they are an entire turn of the row. Words are those of duplicates.py, without case and
+punctuation. That module compares two texts of similar length; this one searches an item within a longer text.
 
 The index maps n-grams to items, so the time of a pass over the rows is proportional to their words, independent of the
 number of items. Not detected: paraphrases and translations, which need a model.

@@ -9,18 +9,29 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from unicodedata import normalize
 
 import numpy as np
 
 from rlhf_lab.data.transcript import TURN
 
 NOT_WORD = re.compile(r"\W+")  # case and punctuation do not make a text different
+WITHOUT_SPACES = re.compile(
+    r"([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff])"
+)
+"""Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text without case, punctuation and the speaker names of a transcript."""
-    without_speakers = TURN.sub(" ", text).casefold()
-    return tuple(NOT_WORD.sub(" ", without_speakers).split())
+    """Return the words of a text without case, punctuation and the speaker names of a transcript.
+
+    In scripts without spaces between words, every character is a word.
+    """
+    text = TURN.sub(" ", text).casefold()
+    if not text.isascii():
+        # an accent may be part of its letter or a character of its own
+        text = WITHOUT_SPACES.sub(r" \1 ", normalize("NFC", text))
+    return tuple(NOT_WORD.sub(" ", text).split())
 
 
 def positions(texts_words: Sequence[str]) -> dict[str, int]:

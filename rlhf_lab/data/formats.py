@@ -107,9 +107,9 @@ def detect(row: Row) -> RowType:
 
 
 def _first_variant(row: Row, variants: Iterable[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the first list of columns that a row has completely; None if it has none."""
+    """Return the first list of columns that a row has completely; None if it has none. A null is no value."""
     for columns in variants:
-        if all(column in row for column in columns):
+        if all(row.get(column) is not None for column in columns):
             return columns
     return None
 
@@ -147,7 +147,9 @@ def to_conversational(row: Row) -> dict[str, Any]:
     converted: dict[str, Any] = {}
     tools: list[dict[str, Any]] = []
     for column, value in row.items():
-        if column == "prompt":
+        if value is None:
+            converted[column] = value
+        elif column == "prompt":
             converted[column], tools = to_conversation(value)
         elif column == "text":  # TRL calls this column messages in conversational rows
             converted["messages"], tools = parse(value)
@@ -212,6 +214,11 @@ def _read_implicit_preference(row: Row) -> Example:
 
 
 def _read_stepwise_supervision(row: Row) -> Example:
+    if len(row["completions"]) != len(row["labels"]):
+        raise DataError(
+            f"a stepwise_supervision row has {len(row['completions'])} completions but {len(row['labels'])} labels; "
+            "write one label for each"
+        )
     steps = tuple(zip(row["completions"], map(_label, row["labels"]), strict=True))
     completion = "".join(text for text, _ in steps)
     all_correct = all(correct for _, correct in steps)

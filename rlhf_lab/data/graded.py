@@ -45,7 +45,8 @@ def build(settings: GradedData) -> Corpus:
     corpus = load_corpus("graded", settings, parse, join)
     pairs = (*corpus.train, *corpus.test)
     # The fingerprint of a corpus covers only its texts, but here the grades are training data as well.
-    grades = [(pair.meta["grades_chosen"], pair.meta["grades_rejected"]) for pair in pairs]
+    # tuples, because streamed pairs have lists
+    grades = [(tuple(pair.meta["grades_chosen"]), tuple(pair.meta["grades_rejected"])) for pair in pairs]
     return replace(
         corpus,
         fingerprint=sha256(f"{corpus.fingerprint} {settings.attributes} {grades}".encode()).hexdigest(),

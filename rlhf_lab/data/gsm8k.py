@@ -59,13 +59,14 @@ def parse_row(values: Mapping[str, Any], settings: GSM8K) -> SplitRow:
     meta = {"annotated": solution}
     if settings.annotations == "strip":
         solution = without_annotations(solution)
-    prompt = as_requested(render_prompt([{"role": "user", "content": question}]), settings)
+    asked = render_prompt([{"role": "user", "content": question}])
+    prompt = as_requested(asked, settings)
     drop = None
     if not question:
         drop = EMPTY_QUESTION
     elif final_answer(solution) is None:
         drop = NO_ANSWER
-    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt), meta=meta)
+    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt), meta=meta, asked=asked)
 
 
 class AnswerKey:

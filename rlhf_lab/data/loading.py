@@ -86,7 +86,7 @@ class SplitReader:
             self.ties += len(split.chosen) == len(split.rejected)
         if split.drop:
             self.drop(split.drop, where)
-        elif also_in and short_digest(split.prompt) in also_in:
+        elif also_in and short_digest(split.prompt or split.chosen) in also_in:
             self.drop(IN_TRAIN, where)
         elif self.full or self._place_is_reserved(split):
             self.drop(OVER_LIMIT, where)
@@ -136,8 +136,8 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     """Read `settings.path` (and `test_path`) and split it into train and test.
 
     Without `test_path`, the hash of a prompt decides its split. A row therefore keeps its split when other rows are
-    added or removed. A row without a prompt counts as train. With `test_path`, test pairs whose prompt is in train are
-    dropped and counted. Reading stops when both splits have `max_pairs`.
+    added or removed. With `test_path`, test pairs whose prompt is in train are dropped and counted. Plain text has no
+    prompt, and its text takes that role. Reading stops when both splits have `max_pairs`.
 
     Args:
         name: name of the corpus.
@@ -160,13 +160,12 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     if settings.test_path is None:
 
         def choose(split: SplitRow) -> SplitReader:
-            # Plain text to imitate has no prompt, so the hash of the text itself decides.
-            return test if heldout(split.prompt or split.chosen, settings.test_fraction) else train
+            return test if heldout(split.decides_split, settings.test_fraction) else train
 
         _read_source(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
     else:
         _read_source(settings.path, settings, parse, lambda _: train, (train,), join=join, unreadable=train)
-        seen = {short_digest(pair.prompt) for pair in train.pairs} - {short_digest("")}
+        seen = {short_digest(pair.identity) for pair in train.pairs}
         _read_source(
             settings.test_path, settings, parse, lambda _: test, (test,), join=join, unreadable=test, also_in=seen
         )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from rlhf_lab.data.rows import column
+from rlhf_lab.data.rows import column, is_missing
 
 LARGE = 2**16
 """Number of JSON characters above which the metadata of one row are noted, because those of all rows are in memory."""
@@ -19,7 +19,7 @@ OTHER_FACTS = "same prompt as before, but other metadata: those of the first row
 def metadata_of(
     values: Mapping[str, Any], texts: Collection[str], columns: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return (column → JSON value, notes) of a row. Nulls are left out.
+    """Return (column → JSON value, notes) of a row. Missing values (null, NaN) are left out.
 
     Args:
         values: column → value of the row.
@@ -36,15 +36,15 @@ def metadata_of(
     size = 0
     for name in columns:
         value = column(values, name)
+        if is_missing(value):
+            continue
         try:
-            text = json.dumps(value)
+            text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
             notes.append(NOT_JSON)
             continue
-        # a table fills missing values with null
-        if value is not None:
-            size += len(text)
-            metadata[name] = value
+        size += len(text)
+        metadata[name] = value
     if size > LARGE:
         notes.append(TOO_LARGE)
     return metadata, notes

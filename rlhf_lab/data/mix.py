@@ -33,8 +33,8 @@ def build(settings: Mix) -> Corpus:
         corpora[name] = registry.build("data", part)
     reports: dict[str, LoadReport] = {}
     train = _mix(settings, corpora, "train", set(), reports)
-    # no test prompt may be trained on through another source; "" is no prompt
-    trained_on = {pair.prompt for pair in train} - {""}
+    # no test prompt may be trained on through another source
+    trained_on = {pair.identity for pair in train}
     test = _mix(settings, corpora, "test", trained_on, reports)
     reports["all"] = _sum([reports["train"], reports["test"]])
     used = {pair.prompt for pair in (*train, *test)}
@@ -76,7 +76,7 @@ def _mix(
     available: dict[str, list[Pair]] = {}
     for name, corpus in corpora.items():
         pairs: Sequence[Pair] = getattr(corpus, split)
-        available[name] = [pair for pair in pairs if pair.prompt not in trained_on]
+        available[name] = [pair for pair in pairs if pair.identity not in trained_on]
         report = LoadReport(rows=len(pairs))
         in_train = len(pairs) - len(available[name])
         report.dropped = {IN_TRAIN: in_train} if in_train else {}
@@ -125,7 +125,12 @@ def split_counts(counts: Sequence[int], weights: Sequence[float | None], limit: 
     if limit:
         scale = min(scale, limit / sum(numbers))
     # min again, because rounding may exceed what the smallest source has
-    return [min(count, round(scale * weight)) for count, weight in sources]
+    taken = [min(count, round(scale * weight)) for count, weight in sources]
+    # rounding up may exceed the limit; the sources that were rounded up furthest then lose a row
+    by_excess = sorted(range(len(taken)), key=lambda i: scale * numbers[i] - taken[i])
+    for i in by_excess[: max(0, sum(taken) - limit) if limit else 0]:
+        taken[i] -= 1
+    return taken
 
 
 def _sum(reports: Sequence[LoadReport]) -> LoadReport:

@@ -73,7 +73,7 @@ def mixed(
         seed: purpose → seed for the selection from a source.
     """
     # synthetic rows may be generated from any prompt, also from held-out ones
-    heldout = {pair.prompt for pair in own.test}
+    heldout = {pair.identity for pair in own.test}
     reports: dict[str, LoadReport] = {}
     available: dict[str, list[Pair]] = {}
     for name, pairs in {OWN: own.train, **synthetic}.items():
@@ -114,7 +114,7 @@ def mixed(
 
 def _refuse(pair: Pair, source: str, heldout: set[str], uses_row: Callable[[Pair], bool], report: LoadReport) -> bool:
     """Return True if a row cannot be trained on, and count the reason in `report`."""
-    if source != OWN and pair.prompt in heldout:
+    if source != OWN and pair.identity in heldout:
         report.drop(HELD_OUT)
         return True
     if not uses_row(pair):

@@ -58,10 +58,10 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
         if messages[-1]["role"] == "user" and not messages[-1]["content"].strip():
             drop = EMPTY_PROMPT
         prompt = prompt_of(messages, tools)
-    prompt = as_requested(prompt, settings)
+    requested = as_requested(prompt, settings)
     metadata, notes = metadata_of(values, texts, settings.fact_columns)
-    all_notes = [*prompt_oddities(prompt), *notes]
-    return SplitRow(prompt, "", "", drop=drop, notes=all_notes, metadata=metadata)
+    all_notes = [*prompt_oddities(requested), *notes]
+    return SplitRow(requested, "", "", drop=drop, notes=all_notes, metadata=metadata, asked=prompt)
 
 
 def column_problem(values: Mapping[str, Any], settings: PromptsData) -> str | None:

@@ -130,6 +130,11 @@ def _is_message(item: object) -> bool:
     return isinstance(item, dict) and "role" in item and ("content" in item or "tool_calls" in item)
 
 
+def is_missing(value: object) -> bool:
+    """Return True for null and NaN, with which tables (Parquet, the hub) fill missing values."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def is_text_list(value: object) -> TypeGuard[list[str]]:
     """Return True if a value is a list of texts, possibly an empty one."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -45,6 +45,7 @@ class SplitRow:
         notes: oddities that do not prevent its use.
         meta: other data about the pair.
         metadata: other columns of the row; None if `loading` should determine them.
+        asked: prompt before `prompt_template` and `system` are added to it; "" for rows of other sources.
     """
 
     prompt: str
@@ -54,6 +55,12 @@ class SplitRow:
     notes: list[str] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
+    asked: str = ""
+
+    @property
+    def decides_split(self) -> str:
+        """Text whose hash decides the split: the question, the same with every template, or plain text to imitate."""
+        return self.asked or self.prompt or self.chosen
 
 
 def read_transcript(text: str) -> str:

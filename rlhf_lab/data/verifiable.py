@@ -18,7 +18,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.prompts import EMPTY_PROMPT, NO_QUESTION
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, text_column
+from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, is_missing, text_column
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, read_prompt
 from rlhf_lab.data.transcript import SAID, normalise, render_prompt, to_messages
 from rlhf_lab.environments.maths.answers import same_answer
@@ -64,16 +64,19 @@ def parse_row(values: Mapping[str, Any], settings: Verifiable) -> SplitRow:
         # a transcript keeps its turns; plain text also keeps its spaces, which `read_prompt` would strip
         turns = to_messages(read_prompt(provided)) if SAID.match(normalise(provided)) else []
         provided = turns or [{"role": "user", "content": provided}]
-    prompt = as_requested(render_prompt(provided, read_tools(values, settings.tools)), settings)
+    asked = render_prompt(provided, read_tools(values, settings.tools))
+    prompt = as_requested(asked, settings)
     solution = text_column(values, settings.solution).rstrip() if settings.solution else ""
     drop = NO_QUESTION if provided[-1]["role"] == "assistant" else None
     if not provided[-1]["content"].strip():
         drop = EMPTY_PROMPT
-    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))
+    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt), asked=asked)
 
 
 def _answer(values: Mapping[str, Any], name: str) -> str:
     value = column(values, name)
+    if is_missing(value):
+        value = None
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):  # bool is an int in Python
         raise RowProblem(f"column {name!r} is {describe(value)}; expected text or a number")
     # tables may hold answers as numbers

@@ -39,8 +39,8 @@ def margins(reward: TextReward, pairs: Sequence[Pair]) -> FloatArray:
 
 
 def prompt_ids(pairs: Sequence[Pair]) -> np.ndarray:
-    """Return cluster labels, (N,): pairs with the same prompt have the same label."""
-    return np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
+    """Return cluster labels, (N,): pairs with the same prompt have the same label, as have equal plain texts."""
+    return np.unique([pair.identity for pair in pairs], return_inverse=True)[1]
 
 
 def audit_pairs(reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:

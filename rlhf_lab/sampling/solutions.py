@@ -111,7 +111,7 @@ class Solutions:
         prefix_numbers: dict[tuple[str, tuple[int, ...]], int] = {}  # index of each distinct prefix
         prompts: list[list[int]] = []  # token ids of the prompt of each distinct prefix, by prefix index
         steps_of_solutions: list[list[int]] = []  # prefix index of each step that is completed
-        fits_window: list[bool] = []
+        has_last_step: list[bool] = []  # False if the window cut the solution before it, or if there is no step
         # stage 1: collect the distinct prefixes of all solutions
         for solution in solutions:
             lines = step_lines(solution.response)
@@ -134,7 +134,7 @@ class Solutions:
                     prompts.append(prompt_ids)
                 step_numbers.append(prefix_numbers[key])
             steps_of_solutions.append(step_numbers)
-            fits_window.append(fits)
+            has_last_step.append(fits and bool(lines))
         # stage 2: sample the completions of all prefixes
         seed = self.run.seed("steps/completions")
         tasks = [self.run.corpus.task(prompt) for prompt, _ in prefix_numbers]
@@ -152,9 +152,9 @@ class Solutions:
             else:
                 values.append(sum(is_right) / rollouts)
         labelled = []
-        for solution, step_numbers, fits in zip(solutions, steps_of_solutions, fits_window, strict=True):
+        for solution, step_numbers, ends in zip(solutions, steps_of_solutions, has_last_step, strict=True):
             labels = [values[number] for number in step_numbers]
-            if fits:
+            if ends:
                 labels.append(solution.correct)
             labelled.append(replace(solution, labels=tuple(labels)))
         return labelled

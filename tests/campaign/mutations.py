@@ -342,16 +342,16 @@ CREDIT = (
 DATA = (
     Mutant(
         "split_by_pair",
-        "load_corpus.choose",
-        "split.prompt or split.chosen",
-        "split.prompt + split.chosen",
+        "SplitRow.decides_split",
+        "self.asked or self.prompt or self.chosen",
+        "self.asked + self.prompt + self.chosen",
         "pairs of one prompt are in train and in test",
     ),
     Mutant(
         "train_prompts_stay_in_test",
         "load_corpus",
-        "{short_digest(pair.prompt) for pair in train.pairs}",
-        "{short_digest(pair.prompt) for pair in test.pairs}",
+        "{short_digest(pair.identity) for pair in train.pairs}",
+        "{short_digest(pair.identity) for pair in test.pairs}",
         "a given test file keeps prompts that were trained on",
     ),
     Mutant(
@@ -931,8 +931,8 @@ PREFERENCES = (
     Mutant(
         "round_steps_ignore_the_corpus",
         "IteratedDPO.__init__",
-        "settings.prompts_per_round / (1 - settings.corpus_fraction)",
-        "settings.prompts_per_round",
+        "min(settings.prompts_per_round, available) / (1 - settings.corpus_fraction)",
+        "min(settings.prompts_per_round, available)",
         "corpus pairs take the place of updates on sampled ones",
     ),
     Mutant(

@@ -13,7 +13,7 @@ import torch
 from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
 
 from rlhf_lab.algorithms.reward_models.step_reward import StepRewardModelling, label_source
-from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.step_report import GradedSolutions, truth_metrics
@@ -79,13 +79,14 @@ class Scripted:
 @pytest.mark.parametrize(
     ("estimate", "expected"),
     [
-        ("soft", [(0.75, 0.5, 1.0), (0.25, 0.0, 0.0), (0.75, 0.5, 0.0)]),
-        ("hard", [(1.0, 1.0, 1.0), (1.0, 0.0, 0.0), (1.0, 1.0, 0.0)]),
+        ("soft", [(0.75, 0.5, 1.0), (0.25, 0.0, 0.0), (0.75, 0.5, 0.0), ()]),
+        ("hard", [(1.0, 1.0, 1.0), (1.0, 0.0, 0.0), (1.0, 1.0, 0.0), ()]),
     ],
 )
 def test_monte_carlo_labels_by_hand(tmp_path, estimate, expected):
     """5 + 3 = 8, 8·2 = 16. From the right first step three of four completions reach 16, from the wrong one one does;
-    the last step's label is its own answer. The third solution has the same prefixes as the first."""
+    the last step's label is its own answer. The third solution has the same prefixes as the first. The empty solution
+    has no step, and so no label."""
     right, wrong = "5 + 3 = 8\n8 * 2 = 16\n#### 16", "5 + 3 = 9\n9 * 2 = 18\n#### 18"
     misread = "5 + 3 = 8\n8 * 2 = 16\n#### 61"
     encoder = Encoder(train_tokenizer([PROMPT, *(f" {t}" for t in (right, wrong, misread))], 400))
@@ -99,8 +100,8 @@ def test_monte_carlo_labels_by_hand(tmp_path, estimate, expected):
     run.corpus = replace(run.corpus, answers={PROMPT: "16"})
     source = Solutions(run, torch.nn.Linear(1, 1), encoder)
     source.collector.sampler = Scripted(encoder, script)
-    solutions = [source.graded(PROMPT, text) for text in (right, wrong, misread)]
-    assert [each.correct for each in solutions] == [1, 0, 0]
+    solutions = [source.graded(PROMPT, text) for text in (right, wrong, misread, "")]
+    assert [each.correct for each in solutions] == [1, 0, 0, 0]
     labelled = source.complete(solutions, 4, estimate)
     assert [each.labels for each in labelled] == expected
     assert sorted(source.collector.sampler.asked) == sorted(script)
@@ -330,6 +331,12 @@ def test_steps_locate_the_mistake_that_the_outcome_does_not(tmp_path):
         alarms = metrics["planted_false_alarm_10"]
         # Twice the 95 % interval: two judges are looked at, and floating-point sums differ between CPUs.
         assert abs(alarms["mean"] - 0.1) < alarms["high"] - alarms["low"]
+
+
+def test_solutions_without_a_step_within_the_length_are_refused(tmp_path, policy):
+    config = planned("prm", *SMALL, *STEPS, f"needs.policy={policy}", "algorithm.max_length=8").config
+    with pytest.raises(DataError, match=r"none of 48 solutions has a step within algorithm\.max_length=8 tokens"):
+        StepRewardModelling(config.algorithm, Run(tmp_path, config, {"policy": str(policy)}))
 
 
 def test_labels_stop_at_the_first_error_unless_completions_gave_them(tmp_path, policy):

@@ -42,6 +42,13 @@ def test_case_punctuation_and_speakers_are_no_difference():
     assert found.find("which soil") is None
 
 
+def test_a_character_is_a_word_where_no_spaces_separate_words():
+    """我有个苹果 are 5 of 6 and of 7 characters: an overlap of 2·5/13."""
+    assert words("今日は、GPT 4!") == ("今", "日", "は", "gpt", "4")
+    assert overlap(words("我有三个苹果。"), words("我有四个苹果吗")) == pytest.approx(10 / 13)
+    assert words("cafe\u0301") == words("caf\u00e9") == ("café",)
+
+
 def test_the_limit_itself_is_no_duplicate():
     """Seven of ten words in common on both sides: an overlap of exactly .7."""
     first = "a b c d e f g h i j"

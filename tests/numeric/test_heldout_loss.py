@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -39,3 +40,6 @@ def test_the_loss_of_a_step_is_the_mean_over_the_tokens_that_have_one(tmp_path):
     algorithm = registry.build("algorithm", config.algorithm, Run(tmp_path, config, {}))
     batch = algorithm.collect(0)
     assert batch.units == sum(len(algorithm.loss(micro).loss_N) for micro in batch.micro)
+    # every text is a cluster of its own, although none has a prompt
+    nll = algorithm.finish().metrics["heldout_nll"]
+    assert nll.clusters == len(algorithm.heldout) > 1 and nll.high < math.inf

@@ -49,9 +49,23 @@ def test_a_round_that_was_trained_on_is_not_guessed(files, state):
         files.read(1)
 
 
-def test_the_steps_of_a_round_count_its_corpus_pairs(monkeypatch):
-    """12 prompts and a quarter from the corpus are 16 pairs; two updates each in batches of 8 are 4 steps a round."""
-    settings = IterativeDPO(rounds=3, prompts_per_round=12, corpus_fraction=0.25, updates_per_pair=2, batch_size=8)
+@pytest.mark.parametrize(
+    ("prompts", "fraction", "updates", "batch_size", "steps"),
+    [
+        (12, 0.25, 2, 8, 4),  # 12 prompts and a quarter from the corpus are 16 pairs
+        (640, 0.8, 1, 32, 100),  # 3200 pairs; in floating point 640/(1 − 0.8)/32 is a little above 100
+        (641, 0.8, 1, 32, 101),
+        (5000, 0.0, 1, 10, 100),  # of 1000 training prompts
+    ],
+)
+def test_the_steps_of_a_round_count_its_corpus_pairs(prompts, fraction, updates, batch_size, steps, monkeypatch):
+    settings = IterativeDPO(
+        rounds=3,
+        prompts_per_round=prompts,
+        corpus_fraction=fraction,
+        updates_per_pair=updates,
+        batch_size=batch_size,
+    )
 
     def start(algorithm, settings, run):
         algorithm.settings, algorithm.run, algorithm.encoder = settings, run, None
@@ -61,8 +75,11 @@ def test_the_steps_of_a_round_count_its_corpus_pairs(monkeypatch):
     monkeypatch.setattr(dpo_iterative.PreferenceAlgorithm, "__init__", start)
     for name in ("EpisodeCollector", "Watch", "RoundFiles", "RollOut", "Auditor"):
         monkeypatch.setattr(dpo_iterative, name, lambda *arguments, **options: None)
-    algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace())
-    assert (algorithm.round_steps, algorithm.total_steps) == (4, 12)
+    notes: list[str] = []
+    corpus = SimpleNamespace(prompts=lambda split: [f"prompt {number}" for number in range(1000)])
+    algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace(corpus=corpus, note=notes.append))
+    assert (algorithm.round_steps, algorithm.total_steps) == (steps, 3 * steps)
+    assert notes == ["algorithm.prompts_per_round=5000: there are 1000 training prompts"] * (prompts > 1000)
 
 
 @pytest.mark.parametrize(

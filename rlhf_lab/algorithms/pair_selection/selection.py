@@ -93,9 +93,8 @@ def _select_learnable(
     return np.sort(largest)
 
 
-def selection_metrics(settings: ChoosesPairs, run: Run) -> dict[str, Any]:
+def selection_metrics(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return number, lengths and label accuracy of the selected pairs; errors are clustered by prompt (metrics.py)."""
-    pairs = [run.corpus.train[i] for i in chosen_pairs(settings, run)]
     prompts = prompt_ids(pairs)
     words_N = words_difference(pairs)
     metrics: dict[str, Any] = {

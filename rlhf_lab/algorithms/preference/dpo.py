@@ -246,7 +246,7 @@ class OnePassDPO(PreferenceAlgorithm):
         return Result(self.evaluator.policies, metrics)
 
     def _data_metrics(self) -> dict[str, Any]:
-        return selection_metrics(self.settings, self.run)
+        return selection_metrics(training_pairs(self.settings, self.run))
 
     def _heldout_metrics(self) -> dict[str, Any]:
         """Return further metrics of held-out data, which the evaluator does not measure; empty for pairs."""

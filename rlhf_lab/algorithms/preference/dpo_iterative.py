@@ -53,8 +53,15 @@ class IteratedDPO(PreferenceAlgorithm):
         self.rounds = RoundFiles(run)
         self.roll_out = RollOut(settings, run, collector, self.reward, self.monitor)
         # Counts prompts instead of pairs (ties give no pair), so that every round has the same number of steps.
-        round_pairs = settings.prompts_per_round / (1 - settings.corpus_fraction)
-        self.round_steps = max(1, math.ceil(settings.updates_per_pair * round_pairs / settings.batch_size))
+        available = len(run.corpus.prompts("train"))
+        if available < settings.prompts_per_round:
+            run.note(
+                f"algorithm.prompts_per_round={settings.prompts_per_round}: there are {available} training prompts"
+            )
+        round_pairs = min(settings.prompts_per_round, available) / (1 - settings.corpus_fraction)
+        # rounded, because 640 prompts at a corpus fraction of 0.8 are 100.00000000000003 batches of 32
+        batches = round(settings.updates_per_pair * round_pairs / settings.batch_size, 9)
+        self.round_steps = max(1, math.ceil(batches))
         self.total_steps = settings.rounds * self.round_steps
         self.round = self.logged_round = 0
         self.staleness: list[float] = []

@@ -214,7 +214,7 @@ class RewardModelling(Algorithm):
             "pairs/corpus": self.corpus_pairs,
             "pairs/on_policy": len(self.rows) - self.corpus_pairs - self.exploit_pairs,
             **({"pairs/exploits": self.exploit_pairs} if self.exploit_pairs else {}),
-            **selection_metrics(self.selected, self.run),
+            **selection_metrics(training_pairs(self.selected, self.run)),
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
         }

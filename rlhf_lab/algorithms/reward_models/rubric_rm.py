@@ -74,15 +74,14 @@ class RubricModelling(Algorithm):
         self.responses = PolicyResponses(run)
         self.encoder, self.max_length = self.responses.encoder, settings.max_length
         self.model = self._load_model()
-        corpus_pairs = self._with_grades(training_pairs(settings, run), "training")
+        self.corpus_pairs = self._with_grades(training_pairs(settings, run), "training")
         self.audited = self._with_grades(run.corpus.test[:HELD_OUT_PAIRS], "held-out")
-        policy_pairs = self._sample_policy_pairs(len(corpus_pairs))
-        self.corpus_pairs = len(corpus_pairs)
-        pairs = [*corpus_pairs, *policy_pairs]
+        policy_pairs = self._sample_policy_pairs(len(self.corpus_pairs))
+        pairs = [*self.corpus_pairs, *policy_pairs]
         self.rows = [pair_rows(self.encoder, pair, self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
         # Graded separately: a corpus may have its own grades, but the policy's responses never do.
-        grades = [self._grade_pairs(pairs) for pairs in (corpus_pairs, policy_pairs) if pairs]
+        grades = [self._grade_pairs(pairs) for pairs in (self.corpus_pairs, policy_pairs) if pairs]
         grades_2NA = np.concatenate(grades, axis=1)
         self.targets_2NA = torch.tensor(self._regression_targets(grades_2NA), dtype=torch.float32)
         # Same purpose and index as the first Bradley-Terry member, so that both models see the same order of pairs.
@@ -173,9 +172,9 @@ class RubricModelling(Algorithm):
         audit["filler_shift"] = filler_shift(reward, prompts, responses)
         metrics = {
             **audit,
-            "pairs/corpus": self.corpus_pairs,
-            "pairs/on_policy": len(self.rows) - self.corpus_pairs,
-            **selection_metrics(self.settings, self.run),
+            "pairs/corpus": len(self.corpus_pairs),
+            "pairs/on_policy": len(self.rows) - len(self.corpus_pairs),
+            **selection_metrics(self.corpus_pairs),
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
         }

@@ -97,6 +97,11 @@ class StepRewardModelling(Algorithm):
                 self.rows.append(row)
                 self.columns.append(columns)
                 self.labels.append(labels)
+        if not self.rows:
+            raise DataError(
+                f"none of {len(solutions)} solutions has a step within algorithm.max_length={self.max_length} tokens, "
+                "so there is nothing to train on; raise it"
+            )
 
     def _step_labels(self, solution: Trajectory) -> list[float]:
         """Return the labels of a solution's steps; `up_to_first_error` drops those after the first wrong step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ RUBRIC = "name: words\nscale: {low: 0, high: 10}\ncriteria: {length: has many wo
 
 def counts_words(request):
     words = request.about.response.split()
-    if "purple" in words:
+    if words[:2] == ["tall", "old"]:
         return Completion("no", "refused")
     return says(reason="", length=len(words), colour=sum(word in ("red", "green", "blue") for word in words))
 
@@ -126,6 +127,9 @@ def test_pairs_without_grades_any_judge_any_rubric(toy, tmp_path, monkeypatch):
     result = execute(rm)
     assert result["metrics"]["correlation"]["mean"] > 0.5
     assert any("trains only on the corpus" in note for note in result["notes"])
+    graded_rows = [row for row in rows if row["split"] == "train" and row["unscored"] is None]
+    graded_pairs = [number for number, count in Counter(row["pair"] for row in graded_rows).items() if count == 2]
+    assert result["metrics"]["selection/pairs"] == len(graded_pairs) < 54
     assert "correlation/truth" not in result["metrics"]
 
 

@@ -1,6 +1,7 @@
 """Every check of the audit finds what is planted, and nothing in a clean corpus."""
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -85,6 +86,12 @@ def test_duplicates_contradictions_and_shared_prompts():
     assert report.count("duplicate pair", "train") == 2
     assert report.count("contradicts another pair", "train") == 1
     assert report.count("prompt with several pairs", "train") == 1
+
+
+def test_plain_texts_have_no_prompt_to_find_fault_with():
+    texts = [Pair("", f"text {number}", "") for number in range(3)]
+    report = audit(replace(corpus(*texts[:2], test=texts[2:]), preferences=False))
+    assert not any(finding.count for finding in report.findings)
 
 
 def test_train_and_test_overlap_exactly_loosely_and_by_opening():

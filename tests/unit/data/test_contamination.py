@@ -44,6 +44,12 @@ def test_a_short_item_counts_only_as_a_whole_turn_and_any_item_in_a_reply():
     assert len(EvaluationItems([ITEM, ITEM, "short", "", "  "])) == 2
 
 
+def test_items_in_a_script_without_spaces_are_found_within_a_text():
+    item = "小明有五个苹果，又买了三个，现在一共有多少个？"
+    assert EvaluationItems([item]).find(f"题目：{item}答案是八个。") == Match(item, 1.0)
+    assert EvaluationItems([item]).find("小明有五本书，又买了两本，现在一共有多少本？") is None
+
+
 def test_an_item_that_is_there_whole_comes_before_half_of_a_longer_one():
     """The first 12 of 16 words are five of nine 8-grams, .56; the eight words of the short item are its only one."""
     numbers = [f"w{i}" for i in range(16)]

@@ -180,11 +180,27 @@ def test_a_disliked_completion_is_never_imitated():
     [
         ({"question": "a"}, "'question' is of no known type; the types are stepwise_supervision"),
         ({"prompt": "a", "chosen": [HELLO], "rejected": [WHAT]}, "prompt: text, chosen: messages"),
+        ({"text": None}, "'text' is of no known type"),
     ],
 )
 def test_rows_of_no_type(row, expected):
     with pytest.raises(DataError, match=expected):
         detect(row)
+
+
+def test_a_column_that_is_null_is_not_there():
+    """A table of rows of several types fills the columns of the others with null."""
+    row = {"prompt": "a", "completion": "b", "chosen": None, "rejected": None, "label": None}
+    assert detect(row).name == "prompt_completion"
+    [written] = convert([row], "prompt_completion", conversational=True)
+    assert [message["content"] for name in ("prompt", "completion") for message in written[name]] == ["a", "b"]
+    with pytest.raises(DataError, match=r"but the labels are \[None\]"):
+        list(convert([row], "preference"))
+
+
+def test_every_step_has_a_label():
+    with pytest.raises(DataError, match="has 2 completions but 1 labels"):
+        list(convert([{"prompt": "a", "completions": ["b", "c"], "labels": [True]}], "prompt_only"))
 
 
 def test_an_unknown_prompt_is_an_error_not_an_empty_prompt():

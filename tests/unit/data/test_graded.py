@@ -93,3 +93,4 @@ def test_other_grades_have_another_fingerprint(tmp_path):
     fingerprint = load(write(tmp_path / "a.jsonl", rows)).fingerprint
     assert load(write(tmp_path / "b.jsonl", rows)).fingerprint == fingerprint
     assert load(write(tmp_path / "c.jsonl", other)).fingerprint != fingerprint
+    assert load(write(tmp_path / "a.jsonl", rows), streaming=True).fingerprint == fingerprint

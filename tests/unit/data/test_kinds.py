@@ -216,6 +216,12 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
         (unpaired, Unpaired, {"prompt": "a", "completion": "b", "label": "good"}, "'label' is text 'good'; expected"),
         (verifiable, Verifiable, {"prompt": "a"}, r"'answer' is missing; .*\(or data.answer= if rewards read other"),
         (verifiable, Verifiable, {"prompt": "a", "answer": True}, "'answer' is a truth value True; expected text or a"),
+        (
+            verifiable,
+            Verifiable,
+            {"prompt": "a", "answer": float("nan")},
+            "'answer' is null; expected text or a number",
+        ),
     ],
 )
 def test_a_wrong_row_is_told_its_field_the_expected_form_and_the_fix(parse, settings, row, problem, tmp_path):
@@ -251,6 +257,9 @@ def test_facts_belong_to_a_prompt_and_to_the_fingerprint(tmp_path):
 def test_what_json_cannot_hold_is_left_out_and_said():
     split = prompts.parse_row({"prompt": "a", "image": b"png", "id": 1}, PromptsData(path="x"))
     assert split.metadata == {"id": 1} and NOT_JSON in split.notes
+    # a table may fill missing values with NaN
+    missing = prompts.parse_row({"prompt": "a", "score": float("nan"), "scores": [float("nan")]}, PromptsData(path="x"))
+    assert missing.metadata == {} and missing.notes == [NOT_JSON]
 
 
 # Mixes
@@ -285,6 +294,9 @@ def test_shares_of_a_mix():
     assert split_counts([5, 7], [None, None]) == [5, 7]
     assert split_counts([10, 100], [1, 3], limit=20) == [5, 15]
     assert split_counts([10, 30], [None, None], limit=20) == [5, 15]
+    # 1.6 rows of each source are rounded to 2, and two of the five give up the one that is too much
+    assert split_counts([10] * 5, [1] * 5, limit=8) == [1, 1, 2, 2, 2]
+    assert split_counts([10, 10], [None, None], limit=3) == [1, 2]
 
 
 def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
@@ -292,6 +304,14 @@ def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
     sources = {"first": first, "second": {**first, "test_fraction": 0.5}}
     corpus = build("data", Mix(sources=sources))
     assert not set(corpus.prompts("train")) & set(corpus.prompts("test"))
+
+
+def test_no_plain_text_of_a_mix_is_on_both_sides(tmp_path):
+    """The second source holds out half of the texts that the first one trains on."""
+    path = write(tmp_path / "texts.jsonl", [{"text": f"text {number}"} for number in range(60)])
+    sources = {name: {"kind": "sft", "path": path, "test_fraction": part} for name, part in (("a", 0.2), ("b", 0.5))}
+    corpus = build("data", Mix(sources=sources))
+    assert corpus.test and not {pair.chosen for pair in corpus.train} & {pair.chosen for pair in corpus.test}
 
 
 @pytest.mark.parametrize(

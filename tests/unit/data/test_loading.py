@@ -14,7 +14,7 @@ from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data import transcript
-from rlhf_lab.data.file_settings import HHRLHF, Pairs
+from rlhf_lab.data.file_settings import HHRLHF, Demonstrations, Pairs
 from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, REPAIRED, UNREADABLE, fingerprint, heldout
 from rlhf_lab.data.pairs import PROMPT_REPEATED, SEVERAL_MESSAGES, parse_row
 from rlhf_lab.data.rows import RowProblem
@@ -122,6 +122,17 @@ def test_a_test_file_loses_the_prompts_that_train_has(tmp_path):
     assert [len(corpus.train), len(corpus.test)] == [2, 2]
     assert corpus.report["test"].dropped == {IN_TRAIN: 1}
     assert corpus.report["train"].dropped == {}
+
+
+def test_a_test_file_loses_the_plain_texts_that_train_has(tmp_path):
+    """A text without a prompt stands for itself: texts 2 and 3 are in both files."""
+    train, test = (
+        write(tmp_path / f"{name}.jsonl", [{"text": f"text {number}"} for number in numbers])
+        for name, numbers in (("train", range(4)), ("test", range(2, 7)))
+    )
+    corpus = load(train, Demonstrations, test_path=test)
+    assert [pair.chosen for pair in corpus.test] == ["text 4", "text 5", "text 6"]
+    assert corpus.report["test"].dropped == {IN_TRAIN: 2}
 
 
 def test_max_pairs_takes_the_first_of_each_split(tmp_path):

@@ -176,6 +176,9 @@ def test_template_and_system_are_part_of_the_data(tmp_path, kind):
     if kind != "prompts":  # the key of an answer is the prompt that is sent
         assert requested.oracle.measure([prompt], [f"#### {requested.answers[prompt]}"])["correct"].tolist() == [1]
     assert requested.task(prompt).metadata["answer"]
+    # the same questions are held out with every template
+    sources = [[pair.meta["source"] for pair in corpus.test] for corpus in (simple, requested)]
+    assert sources[0] == sources[1]
 
 
 def test_settings_that_came_later_are_in_a_key_only_when_set():

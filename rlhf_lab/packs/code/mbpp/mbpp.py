@@ -38,10 +38,11 @@ def parse_row(values: Mapping[str, Any], settings: MBPP) -> SplitRow:
     question = task
     if shown := tests[: settings.shown_tests]:
         question = QUESTION.format(task=task, tests="\n".join(shown))
-    prompt = as_requested(render_prompt([{"role": "user", "content": question}]), settings)
+    asked = render_prompt([{"role": "user", "content": question}])
+    prompt = as_requested(asked, settings)
     drop = None
     if not task:
         drop = EMPTY_TASK
     elif not tests:
         drop = NO_TESTS
-    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))
+    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt), asked=asked)
