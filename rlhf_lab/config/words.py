@@ -95,7 +95,7 @@ def parse(words: Iterable[str], recipes: Collection[str], problems: list[str]) -
             )
         elif override.value_type == ValueType.GLOB_CHOICE_SWEEP:
             problems.append(f"{word}: glob() is not supported; {_in_place_of_glob(override)}")
-        elif override.is_sweep_override() and next(override.sweep_iterator(), None) is None:
+        elif override.is_sweep_override() and not any(True for _ in override.sweep_iterator()):
             problems.append(f"{word}: the range has no values; its end must lie beyond its start, such as range(0,3)")
         elif hint := _unusable_hydra_key(override.key_or_group):
             problems.append(f"{word}: {hint}")

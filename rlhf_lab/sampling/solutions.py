@@ -208,11 +208,11 @@ def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -
     Args:
         solutions: solutions with a label of 0 or 1 for every step.
         steps: probability by the second source that each step is right, one array per solution. A solution whose steps
-            were not all judged is left out.
+            were not all judged is left out, and so is one without steps.
     """
     agreeing = []
     for solution, probabilities in zip(solutions, steps, strict=True):
-        if len(probabilities) != len(solution.labels):
+        if not solution.labels or len(probabilities) != len(solution.labels):
             continue
         verdicts = [float(probability > 0.5) for probability in probabilities]
         if first_wrong(solution.labels) == first_wrong(verdicts):

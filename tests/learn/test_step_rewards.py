@@ -139,9 +139,9 @@ def test_a_wrong_demonstration_is_no_start_of_a_perturbation(tmp_path):
 
 def test_consensus_keeps_solutions_with_the_same_first_mistake():
     """The judge's probabilities above ½ are right steps. 1: no mistake; 2: same step; 3: another; 4: one finds none;
-    5: the judge's maximum length cut the last step."""
-    labels = [(1.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0)]
-    judged = [[0.9, 0.6], [0.7, 0.5], [0.8, 0.1], [0.9, 0.2], [0.9]]
+    5: the judge's maximum length cut the last step; 6: the solution has no step."""
+    labels = [(1.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), ()]
+    judged = [[0.9, 0.6], [0.7, 0.5], [0.8, 0.1], [0.9, 0.2], [0.9], []]
     solutions = [Trajectory("p", f"s{i}", 1.0, label) for i, label in enumerate(labels, start=1)]
     kept = in_agreement(solutions, [np.array(each) for each in judged])
     assert [solution.response for solution in kept] == ["s1", "s2"]
