@@ -153,6 +153,7 @@ OF_SWEEPS = (
     "by",
     "baseline",
     "predicts",
+    "seen_seeds",
     "labels",
     "curves",
     "fronts",
@@ -178,6 +179,8 @@ class StudySettings(Section):
         predicts: the hypothesis as claims that the numbers decide: confirmed, not confirmed, or not distinguishable.
             They are registered when the study first runs. A claim that is added or changed after a look counts only
             seeds that were not seen.
+        seen_seeds: seeds whose results were known when the claims were written, such as those of a pilot in another
+            store. They do not count for the claims, and the page names them.
         sweep: override key → values; all combinations run. A command-line value for a key replaces it.
         arms: name → settings of an arm, such as `{strict: {algorithm.beta: 0.3, reward.clip: 2}}`, for levels
             that differ in several settings. `sweep: {study.arm: [strict, …]}` runs them. An arm without settings is the
@@ -215,6 +218,7 @@ class StudySettings(Section):
     question: str = ""
     hypothesis: str | None = None
     predicts: list[Prediction] = field(default_factory=list)
+    seen_seeds: list[int] = field(default_factory=list)
     sweep: dict[str, list[Any]] = field(default_factory=dict)
     arms: dict[str, dict[str, Any]] = field(default_factory=dict)
     arm: str | None = None

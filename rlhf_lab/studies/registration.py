@@ -337,10 +337,11 @@ def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registratio
     path = _file(directory, name)
     date = now()
     registration = _read(path) or Registration(name)
-    # A killed command has written results of jobs, but no page and therefore no look.
-    completed = _completed_seeds(directory.parent, name)
-    if not completed <= set(registration.seen):
-        registration = registration.looked({*completed, *registration.seen}, date)
+    # A killed command has written results of jobs, but no page and therefore no look. Results in other stores are known
+    # to the author of the claims alone.
+    known = {*_completed_seeds(directory.parent, name), *plan.get("seen_seeds", ())}
+    if not known <= set(registration.seen):
+        registration = registration.looked({*known, *registration.seen}, date)
     meanings = [claim_meaning(plan, claim) for claim in plan["predicts"]]
     meanings += [correlation_meaning(plan, claim) for claim in plan.get("correlations") or ()]
     meanings += [rate_meaning(plan, claim) for claim in plan.get("rates") or ()]

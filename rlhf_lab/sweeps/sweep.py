@@ -260,6 +260,7 @@ def _write_plan(
         "until": study.until,
         "size": "smoke" if command.configs[0].size == "smoke" else study.size,
         "predicts": [schema.to_plain_values(claim) for claim in study.predicts],
+        "seen_seeds": study.seen_seeds,
         "jobs": [
             {
                 "index": index,

@@ -72,6 +72,7 @@ def start(
     seeds: range = range(3),
     until: str | None = None,
     settings: dict[str, str] | None = None,
+    seen_seeds: tuple[int, ...] = (),
 ) -> None:
     """Do what a command does before its first job: register the claims and write study.json.
 
@@ -84,6 +85,7 @@ def start(
         jobs = [job | {"settings": settings[job["overrides"]["algorithm.buffer"]]} for job in jobs]
     plan |= {"predicts": list(claims), "until": until, "command": "python -m rlhf_lab +recipe=study/buffers seed=0,1,2"}
     plan["jobs"] = [job for job in jobs if job["seed"] in seeds]
+    plan["seen_seeds"] = list(seen_seeds)
     plan["registration"] = register(directory, NAME, plan).to_dict()
     (directory / "study.json").write_text(json.dumps(plan))
 
@@ -160,6 +162,18 @@ def test_settings_of_jobs_that_change_after_a_look_make_a_new_claim(directory):
     # More seeds of the same jobs, and levels that the claim does not compare, change nothing.
     more = run(directory, HIGHER, STALE, seeds=range(6), settings=changed | {"stale": "e"})
     assert more.registration.claims[0] == new and more.registration.claims[1] != stale
+
+
+def test_seeds_of_a_pilot_in_another_store_do_not_count(directory):
+    start(directory, HIGHER, seeds=range(5), seen_seeds=(0, 1))
+    study = read_study(directory)
+    study = replace(study, registration=record_look(directory, study.completed["index"]))
+    (row,) = verdicts(study)
+    assert row.comparison.difference.clusters == 3  # seeds 2, 3 and 4
+    assert "after the results of seeds 0, 1 had been seen" in registration_lines(study)[0]
+    # The same command again registers nothing new.
+    start(directory, HIGHER, seeds=range(5), seen_seeds=(0, 1))
+    assert stored(directory).claims == study.registration.claims
 
 
 def test_a_claim_registered_without_settings_keeps_its_registration(directory):
