@@ -86,7 +86,7 @@ class SplitReader:
             self.ties += len(split.chosen) == len(split.rejected)
         if split.drop:
             self.drop(split.drop, where)
-        elif also_in and short_digest(split.prompt or split.chosen) in also_in:
+        elif also_in and short_digest(split.identity) in also_in:
             self.drop(IN_TRAIN, where)
         elif self.full or self._place_is_reserved(split):
             self.drop(OVER_LIMIT, where)

@@ -127,9 +127,10 @@ def split_counts(counts: Sequence[int], weights: Sequence[float | None], limit: 
     # min again, because rounding may exceed what the smallest source has
     taken = [min(count, round(scale * weight)) for count, weight in sources]
     # rounding up may exceed the limit; the sources that were rounded up furthest then lose a row
-    by_excess = sorted(range(len(taken)), key=lambda i: scale * numbers[i] - taken[i])
-    for i in by_excess[: max(0, sum(taken) - limit) if limit else 0]:
-        taken[i] -= 1
+    if limit and sum(taken) > limit:
+        by_excess = sorted(range(len(taken)), key=lambda i: scale * numbers[i] - taken[i])
+        for i in by_excess[: sum(taken) - limit]:
+            taken[i] -= 1
     return taken
 
 

@@ -60,7 +60,12 @@ class SplitRow:
     @property
     def decides_split(self) -> str:
         """Text whose hash decides the split: the question, the same with every template, or plain text to imitate."""
-        return self.asked or self.prompt or self.chosen
+        return self.asked or self.identity
+
+    @property
+    def identity(self) -> str:
+        """Text that makes two rows repetitions of each other, as in `Pair.identity`."""
+        return self.prompt or self.chosen
 
 
 def read_transcript(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray, Oracle, Pair, TextReward
+from rlhf_lab.statistics.estimates import cluster_labels
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
 
 HELD_OUT_PAIRS = 1000
@@ -40,7 +41,7 @@ def margins(reward: TextReward, pairs: Sequence[Pair]) -> FloatArray:
 
 def prompt_ids(pairs: Sequence[Pair]) -> np.ndarray:
     """Return cluster labels, (N,): pairs with the same prompt have the same label, as have equal plain texts."""
-    return np.unique([pair.identity for pair in pairs], return_inverse=True)[1]
+    return cluster_labels([pair.identity for pair in pairs])
 
 
 def audit_pairs(reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:

@@ -343,7 +343,7 @@ DATA = (
     Mutant(
         "split_by_pair",
         "SplitRow.decides_split",
-        "self.asked or self.prompt or self.chosen",
+        "self.asked or self.identity",
         "self.asked + self.prompt + self.chosen",
         "pairs of one prompt are in train and in test",
     ),

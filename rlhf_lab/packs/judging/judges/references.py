@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.rows import is_missing
 
 
 def reference_text(value: object) -> str | None:
     """Return a reference answer as text; None for an empty cell, which would be shown as a right answer."""
-    if value is None or value != value or not str(value).strip():  # NaN differs from itself
+    if is_missing(value) or not str(value).strip():
         return None
     return str(value)
 
