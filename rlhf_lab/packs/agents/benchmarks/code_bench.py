@@ -83,14 +83,7 @@ class CodeBenchmark:
         assert isinstance(verifier, CodeVerifier)
         self.verifier = verifier
         questions = spread(questions_of(settings, run), settings.limit)
-        self.benchmark = Benchmark(
-            run,
-            agents,
-            questions,
-            settings.attempts,
-            self.score,
-            self.summarise,
-        )
+        self.benchmark = Benchmark(run, agents, questions, settings.attempts, self.score, self.summarise)
 
     def finish(self) -> Result:
         result = self.benchmark.finish()

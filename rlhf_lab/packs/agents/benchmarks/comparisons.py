@@ -34,12 +34,7 @@ def compare_rows(rows: Sequence[Row], metrics: Sequence[str]) -> list[dict[str, 
         # an agent may lack a metric, e.g. if none of its attempts were scored
         measured = {agent: tasks for agent, tasks in outcomes.items() if tasks}
         for found in compare_agents(measured, templates):
-            entry = {
-                "metric": metric,
-                "first": found.first,
-                "second": found.second,
-                **found.comparison.to_dict(),
-            }
+            entry = {"metric": metric, "first": found.first, "second": found.second, **found.comparison.to_dict()}
             # JSON has no NaN
             p_holm = None if math.isnan(found.adjusted_p) else found.adjusted_p
             entry |= {"p_holm": p_holm, "tasks": found.comparison.difference.n}

@@ -48,11 +48,7 @@ class GaiaTasks:
     """
 
     def __init__(
-        self,
-        settings: Gaia,
-        store: Path,
-        open_sandbox: Callable[[], CodeRunner],
-        limits: Mapping[str, float],
+        self, settings: Gaia, store: Path, open_sandbox: Callable[[], CodeRunner], limits: Mapping[str, float]
     ):
         self.settings, self.limits = settings, limits
         self.provider = search_provider(settings, store)
@@ -75,12 +71,7 @@ class GaiaTasks:
             outcome = self._runner(code, self.attachments(task))
             return output_of(outcome, OUTPUT_CHARS)
 
-        return gaia_tasks.tools_for(
-            question,
-            self.settings,
-            provider=self.provider,
-            run_code=run_code,
-        )
+        return gaia_tasks.tools_for(question, self.settings, provider=self.provider, run_code=run_code)
 
     def attachments(self, task: Task) -> dict[str, bytes]:
         question = self.questions[task.metadata["id"]]
@@ -118,11 +109,7 @@ def as_question(task: Task, tasks: GaiaTasks) -> BenchmarkQuestion:
     """Convert a task to a benchmark question, with its files and the data that determine its tools."""
     read_files = partial(tasks.attachments, task)
     return BenchmarkQuestion(
-        f"gaia_{tasks.settings.source}",
-        task,
-        tasks,
-        tasks.tool_context(task),
-        read_files=read_files,
+        f"gaia_{tasks.settings.source}", task, tasks, tasks.tool_context(task), read_files=read_files
     )
 
 

@@ -74,11 +74,7 @@ def _read(settings: GaiaChoices, location: str) -> bytes:
 
 
 def tools_for(
-    task: Task,
-    settings: GaiaChoices,
-    *,
-    provider: SearchProvider | None,
-    run_code: Callable[[str], str] | None = None,
+    task: Task, settings: GaiaChoices, *, provider: SearchProvider | None, run_code: Callable[[str], str] | None = None
 ) -> list[Tool]:
     """Return the tools of one task.
 
@@ -90,10 +86,7 @@ def tools_for(
     """
     files = task.metadata["files"]
     return question_tools(
-        provider=provider,
-        files=list(files),
-        read=lambda name: _read(settings, files[name]),
-        run_code=run_code,
+        provider=provider, files=list(files), read=lambda name: _read(settings, files[name]), run_code=run_code
     )
 
 

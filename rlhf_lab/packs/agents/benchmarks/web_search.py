@@ -143,12 +143,7 @@ class WebSearch:
     def search(self, query: str) -> list[Hit]:
         # A model may write lone surrogates, which can neither be sent nor stored.
         query = well_formed(query)
-        key = {
-            "service": self._name,
-            "url": self._url,
-            "query": query,
-            "results": self._results,
-        }
+        key = {"service": self._name, "url": self._url, "query": query, "results": self._results}
         path = self._path("search", key)
         with self._lock(path):  # two agents with the same query pay once
             row = read_json(path)

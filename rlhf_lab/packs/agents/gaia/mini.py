@@ -76,10 +76,7 @@ def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> Scri
     """
     entry = _entries()[question.id]
     tools_of_question = question_tools(
-        provider=mini_index(),
-        files=list(question.files),
-        read=mini_file,
-        run_code=run_code,
+        provider=mini_index(), files=list(question.files), read=mini_file, run_code=run_code
     )
     tools = {tool.name: tool for tool in tools_of_question}
     values: dict[str, str] = {}
@@ -107,14 +104,7 @@ def _question(entry: Mapping[str, Any]) -> GaiaQuestion:
     # distinct, in the order of their first use
     tools = dict.fromkeys(step["tool"] for step in entry["steps"])
     files = {name: name for name in entry.get("files", ())}
-    return GaiaQuestion(
-        entry["id"],
-        entry["question"],
-        entry["level"],
-        entry["answer"],
-        files,
-        tools=tuple(tools),
-    )
+    return GaiaQuestion(entry["id"], entry["question"], entry["level"], entry["answer"], files, tools=tuple(tools))
 
 
 def _with_steps(question: GaiaQuestion) -> GaiaQuestion:

@@ -13,12 +13,7 @@ ONES = (
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 SMALL = {word: value for value, word in enumerate(ONES)}
 SMALL |= {word: 10 * value for value, word in enumerate(TENS, start=2)}
-SCALES = {
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
+SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 MAGNITUDES = SCALES | {"hundred": 100, "dozen": 12, "bn": 10**9}  # words after a number that multiply it
 
 UNITS = {

@@ -100,9 +100,6 @@ def _query_of(call: Call) -> str:
 
 def build(settings: Coordinator, resources: AgentResources) -> ProgramAgent:
     program = partial(
-        coordinator,
-        memory=settings.memory,
-        notes_tokens=settings.notes_tokens,
-        executor_turns=settings.executor_turns,
+        coordinator, memory=settings.memory, notes_tokens=settings.notes_tokens, executor_turns=settings.executor_turns
     )
     return ProgramAgent("coordinator", program, resources.model, settings.identity())

@@ -70,12 +70,7 @@ def open_model(run: Run, role: str = "policy") -> AgentModel:
     if run.config.agent.llm == "local":
         return _local_model(run, role)
     # Costs are booked under the run's name, as those of its judge are: both share one budget.
-    caller = JudgeContext(
-        run.directory.name,
-        Path(run.config.outputs),
-        device=run.device,
-        note=run.note,
-    )
+    caller = JudgeContext(run.directory.name, Path(run.config.outputs), device=run.device, note=run.note)
     completer = _Service(open_judge(run.config.agent.service_settings, caller))
     return _agent_model(run, completer, max_tokens=SERVICE_TOKENS)
 
@@ -115,11 +110,7 @@ def _loading(settings: Scratch | HuggingFace, source: str, encoder: Encoder) -> 
     if not isinstance(settings, HuggingFace):
         return weights
     base = adapter_base(source) or source
-    return {
-        "chat_template": encoder.chat is not None,
-        "revision": revision_of(settings, base),
-        **weights,
-    }
+    return {"chat_template": encoder.chat is not None, "revision": revision_of(settings, base), **weights}
 
 
 def _agent_model(run: Run, completer: Completer, *, max_tokens: int) -> AgentModel:

@@ -91,12 +91,7 @@ def _follow(attempt: AgentAttempt, plan: Sequence[str], executor_turns: int) -> 
 
 def execute(attempt: AgentAttempt, query: str, part: str, max_turns_left: int) -> Steps[str]:
     """Return the answer of an executor that sees only its query."""
-    act = yield from use_tools(
-        attempt,
-        [user_message(query)],
-        part=part,
-        max_turns_left=max_turns_left,
-    )
+    act = yield from use_tools(attempt, [user_message(query)], part=part, max_turns_left=max_turns_left)
     if act is None or not act.answer:
         return NOTHING_FOUND  # the executor ran out of turns, or answered with nothing
     return act.answer

@@ -219,13 +219,7 @@ class AgentAttempt:
         for _, members in groupby(self.turns, key=_is_parallel):
             in_order = sorted(members, key=_lane)  # stable: turns of one lane stay in order
             turns += [turn for turn, _ in in_order]
-        return AgentTrajectory(
-            finished.answer,
-            tuple(turns),
-            finished.stop,
-            wall_s,
-            finished.error,
-        )
+        return AgentTrajectory(finished.answer, tuple(turns), finished.stop, wall_s, finished.error)
 
 
 def _is_parallel(member: tuple[ModelTurn, int | None]) -> bool:

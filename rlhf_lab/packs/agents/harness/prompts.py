@@ -167,12 +167,7 @@ class Instructions:
 
     def result(self, call: Call, *, native: bool) -> Message:
         if native:
-            return Message(
-                role="tool",
-                content=self.marked(call.result),
-                name=call.name,
-                tool_call_id=call.id,
-            )
+            return Message(role="tool", content=self.marked(call.result), name=call.name, tool_call_id=call.id)
         # Calls written as text have no id that a `tool` message could refer to, so the result is a user message.
         return Message(role="user", content=f"{OBSERVATION} {self.marked(call.result)}")
 

@@ -44,10 +44,7 @@ class AgentResources:
     """
 
     def __init__(
-        self,
-        open_model: Callable[[], AgentModel],
-        open_sandbox: Callable[[], CodeRunner],
-        limits: Mapping[str, float],
+        self, open_model: Callable[[], AgentModel], open_sandbox: Callable[[], CodeRunner], limits: Mapping[str, float]
     ):
         # Functions instead of objects: a run whose agents need no model must not load one.
         self._open_model, self._open_sandbox, self.limits = open_model, open_sandbox, limits

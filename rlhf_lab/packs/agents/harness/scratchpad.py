@@ -39,14 +39,7 @@ def scratchpad(attempt: AgentAttempt, *, notes_tokens: int) -> Steps[str | None]
 def rewrite_notes(attempt: AgentAttempt, notes: str, latest: Sequence[Exchange], notes_tokens: int) -> Steps[str]:
     """Return new notes, which replace the notes and the latest results."""
     system, question = attempt.model.prompts.note(attempt.question, notes, latest)
-    (output,) = yield [
-        attempt.ask(
-            attempt.to_messages(question),
-            system=system,
-            part="notes",
-            max_tokens=notes_tokens,
-        )
-    ]
+    (output,) = yield [attempt.ask(attempt.to_messages(question), system=system, part="notes", max_tokens=notes_tokens)]
     # Empty notes would lose everything known so far, so the old notes are kept.
     return output.text.strip() or notes
 

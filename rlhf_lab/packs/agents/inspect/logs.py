@@ -128,12 +128,7 @@ def eval_log(
         "task_id": identifier(run, name, "task"),
         "eval_id": identifier(run, name, "eval"),
         "run_id": identifier(run, "", "run"),
-        "dataset": {
-            "name": run.recipe,
-            "samples": len(names),
-            "sample_ids": names,
-            "shuffled": False,
-        },
+        "dataset": {"name": run.recipe, "samples": len(names), "sample_ids": names, "shuffled": False},
         "model": model,
         "solver": agent,
         "solver_args": programs.get(agent.removesuffix(REFERENCE), {}),
@@ -147,11 +142,7 @@ def eval_log(
         "completed_samples": len(samples),
         "scores": [score_summary(column, rows, metrics.get(column)) for column in columns],
     }
-    stats_of_run = {
-        "started_at": created,
-        "completed_at": created,
-        "model_usage": {model: total_usage(samples, model)},
-    }
+    stats_of_run = {"started_at": created, "completed_at": created, "model_usage": {model: total_usage(samples, model)}}
     return {
         "version": 2,
         "status": "success",
@@ -223,12 +214,7 @@ def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -
     templates = [row["template"] for row in rows]
     own = clustered_mean(floats(values_N), templates)
     estimate = estimate or own
-    numbers = {
-        "mean": estimate.mean,
-        "low": estimate.low,
-        "high": estimate.high,
-        "stderr": standard_error(own),
-    }
+    numbers = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "stderr": standard_error(own)}
     metrics = {}
     for name, value in numbers.items():
         if math.isfinite(value):  # JSON has no infinity
@@ -282,12 +268,7 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
             "error": trajectory["error"] or None,
         },
         "scores": {name: {"value": value, "answer": answer} for name, value in scores.items()},
-        "metadata": {
-            **described,
-            **others,
-            **counted,
-            "expected_calls": expected.get("calls", []),
-        },
+        "metadata": {**described, **others, **counted, "expected_calls": expected.get("calls", [])},
         "uuid": attempt["key"][:22],
         "model_usage": {model: tokens},
         "total_time": trajectory["wall_s"],
@@ -318,11 +299,7 @@ def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
         new = read[len(before) + 1 + responses :] if continues else read
         speaker = {"agent": turn["agent"]}
         for message in new:
-            yield {
-                "role": message["role"],
-                "content": message["content"],
-                "metadata": speaker,
-            }
+            yield {"role": message["role"], "content": message["content"], "metadata": speaker}
         # Calls written as text have no id, but inspect links each result to its call by one.
         calls = []
         for position, call in enumerate(turn["calls"]):

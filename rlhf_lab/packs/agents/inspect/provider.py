@@ -71,13 +71,7 @@ class LabModel(ModelAPI):
         batch_rows: int = LocalModel.batch_rows,
         window_s: float = WINDOW_S,
     ):
-        super().__init__(
-            model_name,
-            base_url,
-            api_key,
-            [],
-            config or GenerateConfig(),
-        )
+        super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         if found := problems(model_name, "model"):
             raise ConfigError(found)
         if base_url:

@@ -201,11 +201,7 @@ def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _shown_call(call: Row) -> dict[str, Any]:
-    return {
-        "written": written_call(call),
-        "result": _cut(call["result"]),
-        "failed": call["failed"],
-    }
+    return {"written": written_call(call), "result": _cut(call["result"]), "failed": call["failed"]}
 
 
 def _tokens_and_cost(turn: Row) -> str:

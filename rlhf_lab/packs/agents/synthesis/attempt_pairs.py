@@ -130,13 +130,7 @@ class AttemptPairMaker:
         elif not right or not wrong:
             problem = ALL_WRONG if wrong else ALL_RIGHT
         if problem:
-            return [
-                {
-                    "prompt": attempts.prompt,
-                    "replies": [*right, *wrong],
-                    "problem": problem,
-                }
-            ]
+            return [{"prompt": attempts.prompt, "replies": [*right, *wrong], "problem": problem}]
         rows = []
         for chosen, rejected in pair_up(right, wrong, self.settings.pairs_per_task):
             row = {

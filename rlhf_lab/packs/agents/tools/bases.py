@@ -91,14 +91,7 @@ def draw_base(rng: Random, split: str, size: BaseSize, *, moves: int = 0, paired
             name = moved[name]
         filed_under[entity] = name
     facts = {filed_under[entity]: truth[entity] for entity in entities}
-    return FactBase(
-        truth,
-        links,
-        amounts,
-        ToolKnowledge(facts, moved),
-        tuple(others),
-        pair,
-    )
+    return FactBase(truth, links, amounts, ToolKnowledge(facts, moved), tuple(others), pair)
 
 
 def _draw_base(

@@ -175,14 +175,7 @@ def missing_entity(rng: Random, split: str, size: BaseSize) -> SampledTask:
 
 def _unanswerable(base: FactBase, step: Lookup, question: str) -> SampledTask:
     """Return a task whose only step fails, so that a refusal is the right answer."""
-    return SampledTask(
-        question,
-        base,
-        (step,),
-        UNKNOWN,
-        scorer="refusal",
-        gives="nothing",
-    )
+    return SampledTask(question, base, (step,), UNKNOWN, scorer="refusal", gives="nothing")
 
 
 def missing_relation(rng: Random, split: str, size: BaseSize) -> SampledTask:
@@ -258,17 +251,10 @@ def table(rng: Random, split: str, size: BaseSize) -> SampledTask:
     return SampledTask(
         f"Compute the {column} in row {first} of the table plus the {column} in row {second}.",
         base,
-        (
-            Lookup(first, column, "table"),
-            Lookup(second, column, "table"),
-            Compute("+"),
-        ),
+        (Lookup(first, column, "table"), Lookup(second, column, "table"), Compute("+")),
         str(sum(amounts)),
         table=rows,
-        parts=(
-            f"Find the {column} in row {first} of the table.",
-            f"Find the {column} in row {second} of the table.",
-        ),
+        parts=(f"Find the {column} in row {first} of the table.", f"Find the {column} in row {second} of the table."),
     )
 
 
@@ -359,12 +345,7 @@ def table_tool(cells: Mapping[str, Mapping[str, str]]) -> Tool:
             raise ToolError(f"no column {column}")
         return cells[row][column]
 
-    return text_tool(
-        "table",
-        "Reads one cell of the table.",
-        {"row": "its number", "column": "its heading"},
-        run,
-    )
+    return text_tool("table", "Reads one cell of the table.", {"row": "its number", "column": "its heading"}, run)
 
 
 def retrieve_tool(base: ToolKnowledge) -> Tool:
@@ -378,9 +359,4 @@ def retrieve_tool(base: ToolKnowledge) -> Tool:
         written = [f"{relation} {value}" for relation, value in facts.items()]
         return ", ".join(written)
 
-    return text_tool(
-        "retrieve",
-        "Gives the passage about an entity.",
-        {"entity": "the name, exactly as written"},
-        run,
-    )
+    return text_tool("retrieve", "Gives the passage about an entity.", {"entity": "the name, exactly as written"}, run)

@@ -47,11 +47,7 @@ def build(settings: Tools) -> Corpus:
         for task in world.tasks(split):
             rows += _rows(world, task, settings.roles, habits)
         splits[split] = rows
-        reports[split] = LoadReport(
-            rows=len(rows),
-            kept=len(rows),
-            statistics=statistics(rows),
-        )
+        reports[split] = LoadReport(rows=len(rows), kept=len(rows), statistics=statistics(rows))
     rows_digest = fingerprint(splits["train"], splits["test"])
     content = f"tool world {VERSION} {settings!r} {rows_digest}"
     return Corpus(

@@ -13,17 +13,8 @@ from fractions import Fraction
 
 Value = str | Fraction
 
-OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-COMPARISONS = {
-    ast.Gt: operator.gt,
-    ast.Lt: operator.lt,
-    ast.Eq: operator.eq,
-}
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+COMPARISONS = {ast.Gt: operator.gt, ast.Lt: operator.lt, ast.Eq: operator.eq}
 FUNCTIONS = {"min": min, "max": max}
 
 

@@ -99,6 +99,4 @@ def templates_of(categories: Sequence[str]) -> list[Template]:
 
 def require_categories(categories: Sequence[str]) -> None:
     unknown = [category for category in categories if category not in CATEGORIES]
-    require(
-        (bool(categories) and not unknown, f"categories={list(categories)}: choose from {', '.join(CATEGORIES)}"),
-    )
+    require((bool(categories) and not unknown, f"categories={list(categories)}: choose from {', '.join(CATEGORIES)}"))

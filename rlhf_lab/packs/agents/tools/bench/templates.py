@@ -44,15 +44,7 @@ from rlhf_lab.packs.agents.tools.bench.names import draw_name, draw_person, miss
 from rlhf_lab.packs.agents.tools.task_set import ExpectedCall, ToolTaskRow
 
 TASKS = Path(__file__).resolve().parent / "tasks"
-CATEGORIES = (
-    "tool_use",
-    "multi_step",
-    "failure_recovery",
-    "long_horizon",
-    "flaky",
-    "ambiguous",
-    "conflicting",
-)
+CATEGORIES = ("tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting")
 """Names of the files in `TASKS`, in the order of reports. The first three are the 36 tasks of AgentBench-Mini."""
 SLOT = re.compile(r"\{(\w+)\}")  # {name} in a text of a template
 RANGE = re.compile(r"(\d+)\.\.(\d+)")  # 10..99, a kind of slot
