@@ -11,7 +11,7 @@ from rlhf_lab.core.tools import text_tool
 from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.plan_execute import plan_execute, read_call, read_plan
 from rlhf_lab.packs.agents.harness.program import AttemptFinished
-from rlhf_lab.packs.agents.harness.references import references, with_results
+from rlhf_lab.packs.agents.harness.tool_use import references, with_results
 
 program = partial(plan_execute, steps=4, step_turns=2)
 PLAN = "1. search[Velmora ; capital]\n2. search[#1 ; mayor]"

@@ -7,7 +7,6 @@ budget of the judges of the same run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from rlhf_lab.models.model_files import model_identity, positions
 from rlhf_lab.models.settings import HuggingFace, Scratch
 from rlhf_lab.packs.agents.harness.agent import REFERENCE, BatchAgent
 from rlhf_lab.packs.agents.harness.brief import Brief
-from rlhf_lab.packs.agents.harness.model import AgentModel
-from rlhf_lab.packs.agents.harness.prompts import Instructions, PromptStyle
-from rlhf_lab.packs.agents.harness.resources import AgentResources, CodeRunner
-from rlhf_lab.packs.code.sandbox.outcome import ProgramOutcome
+from rlhf_lab.packs.agents.harness.prompts import Instructions
+from rlhf_lab.packs.agents.harness.resources import AgentModel, AgentResources, CodeRunner
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.judging.judges.backends.local import local_completer
 from rlhf_lab.packs.judging.judges.client import takes_tools
@@ -133,7 +130,7 @@ def _agent_model(run: Run, completer: Completer, *, max_tokens: int) -> AgentMod
     )
 
 
-def _prompts(run: Run) -> PromptStyle:
+def _prompts(run: Run) -> Instructions:
     agent = run.config.agent
     is_of_the_lab = agent.llm == "local" and registry.kind_of("model", run.config.model) == "scratch"
     if agent.prompt == "brief" or (agent.prompt == "auto" and is_of_the_lab):
@@ -165,8 +162,5 @@ class _Service:
 
 def open_sandbox(run: Run) -> CodeRunner:
     """Return the function that runs the code of a run's agents, under the limits of the section `sandbox`."""
-    return partial(_run_code, Sandbox(run.config.sandbox))
-
-
-def _run_code(sandbox: Sandbox, code: str, files: Mapping[str, bytes]) -> ProgramOutcome:
-    return sandbox.run(code, files=files, keep=True)
+    sandbox = Sandbox(run.config.sandbox)
+    return lambda code, files: sandbox.run(code, files=files, keep=True)
