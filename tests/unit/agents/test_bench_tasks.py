@@ -17,10 +17,15 @@ from rlhf_lab.packs.agents.harness.scorers import score
 from rlhf_lab.packs.agents.harness.scripted import ScriptedAgent
 from rlhf_lab.packs.agents.tools.bench import templates
 from rlhf_lab.packs.agents.tools.bench.fixtures import fixture_tools, fixture_values
-from rlhf_lab.packs.agents.tools.bench.formulas import compute
-from rlhf_lab.packs.agents.tools.bench.names import draw_name, misspell
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini, Generated
-from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, all_templates, is_leaked
+from rlhf_lab.packs.agents.tools.bench.templates import (
+    CATEGORIES,
+    all_templates,
+    compute,
+    draw_name,
+    is_leaked,
+    misspell,
+)
 
 ALL = AgentBenchMini(CATEGORIES)
 SIBLINGS = Generated(per_task=6)
@@ -98,12 +103,6 @@ def test_names_of_test_are_never_trained_on():
             names = [word for word in entity.split() if word.isalpha() and word[0].isupper()]
             # what is added to a name, such as Bridge, is written by hand
             assert any(split_of(name) == split for name in names) or entity in ("varn", "trill", "osket"), entity
-
-
-def test_the_fingerprint_is_that_of_every_task():
-    assert Generated(2, 1).fingerprint == Generated(2, 1).fingerprint
-    prints = [Generated(2, 1), Generated(2, 2), Generated(3, 1), Generated(2, 1, ("flaky",)), AgentBenchMini(), ALL]
-    assert len({tasks.fingerprint for tasks in prints}) == len(prints)
 
 
 def test_a_wrong_setting_says_what_to_write():

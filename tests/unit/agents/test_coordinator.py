@@ -13,8 +13,7 @@ from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.coordinator import coordinator
 from rlhf_lab.packs.agents.harness.prompts import ASK_TOOL
-from rlhf_lab.packs.agents.tools.demonstrations import NONE
-from rlhf_lab.packs.agents.tools.leading import can_be_led, led_turns
+from rlhf_lab.packs.agents.tools.demonstrations import NONE, can_be_led, led_turns
 from rlhf_lab.packs.agents.tools.settings import Tools
 from rlhf_lab.packs.agents.tools.tools import build
 

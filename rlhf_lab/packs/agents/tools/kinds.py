@@ -13,9 +13,9 @@ from random import Random
 from typing import Literal
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.packs.agents.tools.bases import LARGEST, BaseSize, FactBase, draw_base
-from rlhf_lab.packs.agents.tools.flaky import flaky
-from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, search_tool
+from rlhf_lab.packs.agents.tools.bases import LARGEST, FactBase, draw_base
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, flaky, search_tool
+from rlhf_lab.packs.agents.tools.settings import Tools
 
 UNKNOWN = "unknown"
 """Answer to a question that the tools cannot answer."""
@@ -78,11 +78,11 @@ class SampledTask:
     passages: bool = False
 
 
-Draw = Callable[[Random, str, BaseSize], SampledTask]
-"""Function that samples a task: (random numbers, split, size of the base of facts) → task."""
+Draw = Callable[[Random, str, Tools], SampledTask]
+"""Function that samples a task: (random numbers, split, settings of the world) → task."""
 
 
-def chain(rng: Random, split: str, size: BaseSize, hops: int, moves: int = 0) -> SampledTask:
+def chain(rng: Random, split: str, size: Tools, hops: int, moves: int = 0) -> SampledTask:
     """Sample a question that follows `hops` relations from one entity. A relation never follows itself."""
     base = draw_base(rng, split, size, moves=moves)
     start = base.entities[0]
@@ -114,11 +114,11 @@ def _draw_relations(rng: Random, relations: tuple[str, ...], count: int) -> list
     return selected
 
 
-def long_chain(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def long_chain(rng: Random, split: str, size: Tools) -> SampledTask:
     return chain(rng, split, size, rng.randint(6, 10))
 
 
-def calculation(rng: Random, split: str, size: BaseSize, sign: Literal["+", "-"]) -> SampledTask:
+def calculation(rng: Random, split: str, size: Tools, sign: Literal["+", "-"]) -> SampledTask:
     """Sample a question for the sum or the difference of two amounts."""
     base = draw_base(rng, split, size)
     relation = base.amounts[0]
@@ -144,7 +144,7 @@ def _amounts(base: FactBase, relation: str, *entities: str) -> list[int]:
     return [int(base.truth[entity][relation]) for entity in entities]
 
 
-def compare(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def compare(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question that compares two different amounts."""
     # Equal amounts have no answer, so the base is sampled again.
     while True:
@@ -165,7 +165,7 @@ def compare(rng: Random, split: str, size: BaseSize) -> SampledTask:
     )
 
 
-def missing_entity(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def missing_entity(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question about an entity that does not exist."""
     base = draw_base(rng, split, size)
     name = base.spare[0]
@@ -178,7 +178,7 @@ def _unanswerable(base: FactBase, step: Lookup, question: str) -> SampledTask:
     return SampledTask(question, base, (step,), UNKNOWN, scorer="refusal", gives="nothing")
 
 
-def missing_relation(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def missing_relation(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question about a relation that is missing for an existing entity."""
     base = draw_base(rng, split, size)
     start = base.entities[0]
@@ -191,7 +191,7 @@ def missing_relation(rng: Random, split: str, size: BaseSize) -> SampledTask:
     return _unanswerable(base, Lookup(start, relation), find(relation, start))
 
 
-def ambiguous(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def ambiguous(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question about one of two entities whose names share the first word; a fact identifies which one."""
     base = draw_base(rng, split, size, paired_bases=True)
     first, second = base.paired_bases
@@ -212,7 +212,7 @@ def ambiguous(rng: Random, split: str, size: BaseSize) -> SampledTask:
     )
 
 
-def conflicting(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def conflicting(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question for which two sources contradict each other; the question says which one is right."""
     base = draw_base(rng, split, size)
     start = base.entities[0]
@@ -234,12 +234,12 @@ def conflicting(rng: Random, split: str, size: BaseSize) -> SampledTask:
     )
 
 
-def busy(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def busy(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a chain of two steps with tools that are often busy."""
     return replace(chain(rng, split, size, 2), busy=FLAKY)
 
 
-def table(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def table(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question for the sum of two cells of a table."""
     base = draw_base(rng, split, size)
     column = base.amounts[0]
@@ -258,7 +258,7 @@ def table(rng: Random, split: str, size: BaseSize) -> SampledTask:
     )
 
 
-def retrieval(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def retrieval(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question with two steps: a retrieved passage names an entity, and a fact about it is looked up."""
     task = chain(rng, split, size, 2)
     first = task.steps[0]
@@ -268,7 +268,7 @@ def retrieval(rng: Random, split: str, size: BaseSize) -> SampledTask:
     return replace(task, question=question, steps=steps, passages=True)
 
 
-def two_part_question(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def two_part_question(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample two questions in one; the answer names both values."""
     base = draw_base(rng, split, size)
     first, second = rng.sample(base.entities, 2)

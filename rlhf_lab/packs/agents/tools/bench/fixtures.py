@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
-from hashlib import blake2b
 from typing import Any, NotRequired, TypedDict
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, hashed
 from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
 from rlhf_lab.packs.agents.tools.table import Cell, DataTable, TableBase, table_tools
 
@@ -51,10 +51,7 @@ def fixture_tools(fixture: Fixture, seed: int) -> list[Tool]:
     if "passages" in fixture:
         tools.append(retrieval_tool(PassageIndex(fixture["passages"])))
     if "tables" in fixture:
-        tables = {}
-        for name, table in fixture["tables"].items():
-            tables[name] = DataTable(table["columns"], table["rows"])
-        tools += table_tools(TableBase(tables))
+        tools += table_tools(TableBase({name: DataTable(**table) for name, table in fixture["tables"].items()}))
     # The calculator needs no content, so every task has it.
     tools.append(calculator_tool())
     busy, unavailable = fixture.get("busy", {}), fixture.get("unavailable", [])
@@ -114,20 +111,18 @@ def make_busy(tool: Tool, limit: int, seed: int) -> Tool:
         key = f"{seed} {tool.name} {sorted(arguments.items())}"
         tries[key] = tries.get(key, 0) + 1
         # A hash of the call decides, so that the number does not depend on earlier calls.
-        digest = blake2b(key.encode(), digest_size=8).digest()
-        busy_times = int.from_bytes(digest, "big") % (limit + 1)
-        if tries[key] <= busy_times:
+        if tries[key] <= hashed(key) % (limit + 1):
             raise ToolError(BUSY.format(tool.name))
         return tool.run(**arguments)
 
-    return Tool(tool.name, tool.description, tool.parameters, run)
+    return replace(tool, run=run)
 
 
 def make_unavailable(tool: Tool) -> Tool:
     def run(**arguments: Any) -> str:
         raise ToolError(UNAVAILABLE.format(tool.name))
 
-    return Tool(tool.name, tool.description, tool.parameters, run)
+    return replace(tool, run=run)
 
 
 def fixture_values(fixture: Fixture) -> list[str]:
