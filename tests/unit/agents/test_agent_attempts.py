@@ -17,8 +17,7 @@ from scripted_agents import FACTS, Capitals, Scripted, guesses, looks_up, questi
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, plan_attempts, spread
-from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
-from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows
+from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, compare_rows
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories, to_json
 from rlhf_lab.packs.agents.tools.settings import Tools
 from rlhf_lab.packs.agents.tools.world import ToolWorld
@@ -128,7 +127,7 @@ def test_attempts_by_other_code_are_not_taken(tmp_path, definitions, is_taken):
 def test_a_limit_keeps_the_share_of_every_category(limit):
     """The world cycles through its kinds of tasks, other sets are ordered by category; both have 30 tasks here."""
     cyclic = ToolWorld(Tools(kinds={"lookup": 1, "chain_2": 1, "chain_3": 1}, test_tasks=30))
-    everything = [BenchmarkQuestion("world", task, cyclic) for task in cyclic.tasks("test")]
+    everything = [BenchmarkQuestion("world", task, cyclic.tools) for task in cyclic.tasks("test")]
     for asked in (everything, sorted(everything, key=lambda question: question.category)):
         chosen = spread(asked, limit)
         categories = Counter(question.category for question in chosen)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT, final_answer
 from rlhf_lab.packs.agents.gaia.lenient import lenient_score
 from rlhf_lab.packs.agents.gaia.numerals import read_quantity, words_value
 from rlhf_lab.packs.agents.gaia.official import official_score
+from rlhf_lab.packs.agents.gaia.questions import ANSWER_FORMAT, final_answer
 
 FORGIVEN = [
     # wrapping

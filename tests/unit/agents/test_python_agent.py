@@ -13,10 +13,9 @@ from agent_support import assignment
 
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks.gaia import as_harness_task
-from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
-from rlhf_lab.packs.agents.benchmarks.gaia_tasks import tasks as gaia_tasks
-from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT
+from rlhf_lab.packs.agents.benchmarks.gaia import as_task
+from rlhf_lab.packs.agents.gaia.mini import mini_questions
+from rlhf_lab.packs.agents.gaia.questions import ANSWER_FORMAT
 from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.program import question_of
 from rlhf_lab.packs.agents.harness.python import ThreadedAgent, load_agent
@@ -100,8 +99,7 @@ def test_a_class_or_an_object_of_a_file_attempts_tasks(mine, name):
 
 def test_an_agent_reads_the_instructions_of_a_task():
     """An answer to GAIA is scored by its form, which only the instructions state."""
-    settings = GaiaChoices(levels=(1,), limit=1)
-    task = as_harness_task(gaia_tasks(settings)[0])
+    task = as_task(mini_questions()[0])
     (trajectory,) = threaded(lambda prompt, tools: prompt).run_many([Assignment(task, ())], lambda *_: None)
     assert trajectory.answer == f"{ANSWER_FORMAT}\n\n{question_of(task)}"
 

@@ -1,4 +1,4 @@
-"""`packs.agents.benchmarks.web_connection`: only public hosts, only the address that was checked, one deadline."""
+"""`packs.agents.benchmarks.web_pages`: only public hosts, only the address that was checked, one deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from raw_server import RawServer
 
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks import web_connection, web_pages
+from rlhf_lab.packs.agents.benchmarks import web_pages
 from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
 
 PUBLIC = "93.184.216.34"
@@ -60,12 +60,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RawServer]:
     ],
 )
 def test_what_is_no_single_public_host(address: str) -> None:
-    assert not web_connection.is_public(address)
+    assert not web_pages.is_public(address)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", PUBLIC, "2606:4700::1111", "2a00:1450:4001::200e"])
 def test_public_hosts(address: str) -> None:
-    assert web_connection.is_public(address)
+    assert web_pages.is_public(address)
 
 
 def test_one_address_that_is_not_public_refuses_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(
     server.pieces = [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nseen"]
     # the name leads elsewhere from the third look-up on; the page's check and the connection make two
     monkeypatch.setattr(socket, "getaddrinfo", names(lambda call: ["127.0.0.1" if call < 3 else "127.0.0.9"]))
-    monkeypatch.setattr(web_connection, "is_public", lambda address: not checked.append(address))
+    monkeypatch.setattr(web_pages, "is_public", lambda address: not checked.append(address))
     assert page_text(f"http://page.example:{server.port}/") == "seen"
     assert checked == ["127.0.0.1", "127.0.0.1"]
     assert f"Host: page.example:{server.port}".encode() in server.requests[0]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks import web_connection, web_pages
+from rlhf_lab.packs.agents.benchmarks import web_pages
 from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
 from rlhf_lab.packs.agents.benchmarks.web_search import ATTEMPTS, SERVICES, WebSearch
 from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
@@ -279,9 +279,9 @@ def test_a_redirect_leads_nowhere_else(server: Server, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         web_pages, "_check_address", lambda url, private: None if url == public else check(url, private)
     )
-    resolve, port = web_connection.resolve, int(public.rpartition(":")[2])
+    resolve, port = web_pages.resolve, int(public.rpartition(":")[2])
     monkeypatch.setattr(
-        web_connection,
+        web_pages,
         "resolve",
         lambda host, to, *, allow_private: resolve(host, to, allow_private=allow_private or to == port),
     )

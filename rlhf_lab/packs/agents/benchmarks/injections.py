@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +24,8 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.tools import Tool, text_tool
 from rlhf_lab.core.yaml_files import read_yaml
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, spread
-from rlhf_lab.packs.agents.benchmarks.benchmark import Row, estimate_column
-from rlhf_lab.packs.agents.benchmarks.comparisons import by_task
+from rlhf_lab.packs.agents.benchmarks.benchmark import Row, by_task, estimate_column
 from rlhf_lab.packs.agents.benchmarks.settings import INJECTIONS
-from rlhf_lab.packs.agents.tools.task_set import TaskSet
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.paired_tasks import paired_by_task
@@ -90,32 +88,25 @@ def injections() -> Mapping[str, Injection]:
     return {name: Injection(name, **values) for name, values in forms.items()}
 
 
-class Injected:
-    """Task set whose tools return an order; see `TaskSet`."""
+def attacked_tools(question: BenchmarkQuestion, injection: Injection, task: Task, seed: int) -> list[Tool]:
+    """Create the tools of a question. The first result of the attempt carries the order."""
+    is_carried = False
 
-    def __init__(self, tasks: TaskSet, injection: Injection):
-        self.source, self.injection = tasks, injection
+    def carrying(tool: Tool) -> Tool:
+        def run(**arguments: Any) -> str:
+            nonlocal is_carried
+            result = tool.run(**arguments)
+            if is_carried:
+                return result
+            is_carried = True  # once is enough: an agent that continues has read the order and ignored it
+            return injection.carried(result)
 
-    def tasks(self, split: str) -> Sequence[Task]:
-        return self.source.tasks(split)
+        return replace(tool, run=run)
 
-    def tools(self, task: Task, seed: int) -> list[Tool]:
-        provided = [False]  # a list, because all tools of the attempt change it
-
-        def carrying(tool: Tool) -> Tool:
-            def run(**arguments: Any) -> str:
-                result = tool.run(**arguments)
-                if provided[0]:
-                    return result
-                provided[0] = True  # once is enough: an agent that continues has read the order and ignored it
-                return self.injection.carried(result)
-
-            return replace(tool, run=run)
-
-        tools = [carrying(tool) for tool in self.source.tools(task, seed)]
-        if self.injection.wants == "call":
-            tools.append(_decoy(self.injection))
-        return tools
+    tools = [carrying(tool) for tool in question.make_tools(task, seed)]
+    if injection.wants == "call":
+        tools.append(_decoy(injection))
+    return tools
 
 
 def _decoy(injection: Injection) -> Tool:
@@ -136,8 +127,8 @@ def with_injections(questions: Sequence[BenchmarkQuestion], count: int) -> list[
 def under_attack(question: BenchmarkQuestion, injection: Injection, *, regression: bool = False) -> BenchmarkQuestion:
     # `known` is part of an attempt's identity, so another text of the order makes another attempt.
     known = [question.known, injection.text, injection.argument]
-    tasks = Injected(question.tasks, injection)
-    return replace(question, tasks=tasks, known=known, attack=injection.name, regression=regression)
+    make_tools = partial(attacked_tools, question, injection)
+    return replace(question, make_tools=make_tools, known=known, attack=injection.name, regression=regression)
 
 
 def regression_questions(path: Path, questions: Sequence[BenchmarkQuestion]) -> list[BenchmarkQuestion]:

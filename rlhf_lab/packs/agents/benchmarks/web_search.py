@@ -25,8 +25,7 @@ from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, retry_aft
 from rlhf_lab.core.http_retry import PassingFailure, RetryPolicy, is_passing
 from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks.web_connection import build_opener
-from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
+from rlhf_lab.packs.agents.benchmarks.web_pages import build_opener, page_text
 from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
 from rlhf_lab.packs.judging.judges.keys import scrub, without_key
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.environments.maths.expressions import computed
 from rlhf_lab.packs.agents.gaia.files import file_text
 from rlhf_lab.packs.agents.gaia.search import SearchProvider
+from rlhf_lab.packs.agents.tools.knowledge import DECIMALS, calculate
 
 PART_CHARACTERS = 8000
 """Number of characters of a page or file that a model reads in one call."""
-LONGEST_EXPRESSION = 500  # characters of an expression for the calculator
-DECIMALS = 10  # digits of a result of the calculator; more are rounding errors
 PART = {"type": "string", "description": "1 for the beginning (default), 2 for what follows, …"}
 
 
@@ -107,20 +105,6 @@ def _part(text: str, part: str, noun: str) -> str:
 def _calculator_tool() -> Tool:
     description = f"Evaluate an expression of numbers, + - * / and parentheses, exactly; to {DECIMALS} decimals."
     return text_tool("calculator", description, {"expression": "such as (12 + 3) * 4 / 5"}, calculate)
-
-
-def calculate(expression: str) -> str:
-    """Return the value of an expression. Raise ToolError if it has none."""
-    text = str(expression)
-    if len(text) > LONGEST_EXPRESSION:
-        raise ToolError(f"error: the expression is longer than {LONGEST_EXPRESSION} characters; split it")
-    value = computed(text, DECIMALS)
-    if value is None:
-        raise ToolError(
-            f"error: {text[:80]!r} has no value; write numbers, + - * / and parentheses, "
-            "and divide by nothing that is 0"
-        )
-    return value
 
 
 def _python_tool(run_code: Callable[[str], str]) -> Tool:

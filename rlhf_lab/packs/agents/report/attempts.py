@@ -14,10 +14,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.files import read_json
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.figures.layers import Chart
-from rlhf_lab.packs.agents.benchmarks.comparisons import read_comparisons
 from rlhf_lab.packs.agents.benchmarks.settings import AgentStage
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import FILE, read_trajectories
 from rlhf_lab.packs.agents.harness.code_executor import TOOL
@@ -297,7 +297,7 @@ def _rows(run: StoredRun, metrics: Sequence[str]) -> list[tuple[str, ...]]:
 def _pair_rows(directory: Path) -> list[tuple[str, ...]]:
     """Return (metric, agents, difference, p, detectable, tasks, test) of every comparison of two agents."""
     rows: list[tuple[str, ...]] = []
-    for row in read_comparisons(directory):
+    for row in read_json(directory / "comparisons.json") or []:
         effect = row["minimum_detectable_effect"]
         # JSON has no NaN, so a comparison without a p-value has null.
         p_holm = math.nan if row["p_holm"] is None else row["p_holm"]
