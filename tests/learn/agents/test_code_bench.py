@@ -15,7 +15,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.tools import Call
-from rlhf_lab.packs.agents.benchmarks.code_bench import pass_at, programs_of
+from rlhf_lab.packs.agents.benchmarks.code_bench import programs_of
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 from rlhf_lab.packs.code.debugging.debugging import DebuggingTasks
@@ -164,15 +164,6 @@ def test_the_last_program_counts_whether_it_ran_or_not():
     assert programs_of(trajectory("a", final="b", stop="call_limit")) == ["a", "b"]
     assert programs_of(trajectory("a", final=None, stop="turn_limit")) == ["a"]
     assert programs_of(trajectory(final=None, stop="turn_limit")) == []
-
-
-def test_pass_at_k_is_over_draws_and_clustered_by_task():
-    """Two of four draws right, and none: pass@1 = (1/2 + 0)/2, pass@2 = (1 − C(2,2)/C(4,2))/2 = 5/12."""
-    outcomes = {"first": (1.0, 1.0, 0.0, 0.0), "second": (0.0, 0.0, 0.0, 0.0)}
-    rows = [{"prompt_id": name, "template": name, "success": s} for name, draws in outcomes.items() for s in draws]
-    metrics = pass_at(rows, (1, 2, 5))
-    assert metrics["pass@1"].mean == pytest.approx(1 / 4) and metrics["pass@2"].mean == pytest.approx(5 / 12)
-    assert metrics["pass@1"].clusters == 2 and metrics["pass@5"].n == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.tools import Tool, ToolError, call_tool
 from rlhf_lab.environments.splits import split_of
 from rlhf_lab.packs.agents.harness.agent import Assignment
@@ -103,13 +103,6 @@ def test_names_of_test_are_never_trained_on():
             names = [word for word in entity.split() if word.isalpha() and word[0].isupper()]
             # what is added to a name, such as Bridge, is written by hand
             assert any(split_of(name) == split for name in names) or entity in ("varn", "trill", "osket"), entity
-
-
-def test_a_wrong_setting_says_what_to_write():
-    with pytest.raises(ConfigError, match="per_task=0: set it to at least 1"):
-        Generated(per_task=0)
-    with pytest.raises(ConfigError, match="choose from tool_use, multi_step"):
-        AgentBenchMini(("tool-use",))
 
 
 def test_a_wrong_entry_of_a_file_says_what_is_wrong(tmp_path, monkeypatch):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from scripted_agents import questions
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.agents.benchmarks.attempts import plan_attempts
 from rlhf_lab.packs.agents.benchmarks.injections import injections, under_attack
-from rlhf_lab.packs.agents.benchmarks.settings import AgentBench, WebChoices
+from rlhf_lab.packs.agents.benchmarks.settings import WebChoices
 from rlhf_lab.packs.agents.benchmarks.web import search_provider, with_web
 
 OWN = WebChoices(search="own", search_results=3)
@@ -43,10 +41,3 @@ def test_results_of_the_web_can_carry_an_order(tmp_path):
     tools = {tool.name: tool for tool in attacked.make_tools(question.task, 0)}
     plain = {tool.name: tool for tool in question.make_tools(question.task, 0)}
     assert tools["web_search"].run(query="island") != plain["web_search"].run(query="island")
-
-
-def test_settings_that_contradict_each_other():
-    """The rules are those of gaia's web, see test_gaia_tasks.py."""
-    assert AgentBench(search="serper").search == "serper"
-    with pytest.raises(ConfigError, match="need a live service, but search=none"):
-        AgentBench(search_key_env="KEY")

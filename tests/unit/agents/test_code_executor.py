@@ -203,9 +203,3 @@ def written_programs(behaviour: str, failing: tuple[str, ...], rounds: int = 6) 
 )
 def test_what_is_written(behaviour, failing, written):
     assert written_programs(behaviour, failing) == written
-
-
-def test_behaviours_are_different_agents():
-    resources = AgentResources(lambda: None, lambda: None, {})
-    identities = [build(ScriptedCode(name), resources).identity for name in ("solves", "unchanged", "reads_errors")]
-    assert len({str(identity) for identity in identities}) == 3

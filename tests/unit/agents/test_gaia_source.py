@@ -69,16 +69,11 @@ def test_the_newer_layout_is_parquet(tmp_path: Path) -> None:
         ({"Level": 4}, "column 'Level' is a number 4; expected 1, 2 or 3"),
         ({"Question": None}, "column 'Question' is null; expected text"),
         ({"Final answer": " "}, "column 'Final answer' is text ' '; expected text, or '?' for a secret answer"),
-        ({"Final answer": None}, "column 'Final answer' is null"),
         ({"task_id": "id-1"}, "task_id 'id-1' occurs twice"),
-        ({"task_id": "/tmp/evil"}, "column 'task_id' is text '/tmp/evil'; expected a simple name"),
         ({"task_id": "../../x"}, "column 'task_id' is text '../../x'; expected a simple name"),
-        ({"task_id": ".."}, "column 'task_id' is text '..'; expected a simple name"),
         ({"file_name": "a.txt"}, "a.txt is not in "),
         ({"file_name": "../secret.txt"}, "expected a file name without a directory"),
-        ({"file_name": "/etc/passwd"}, "expected a file name without a directory"),
         ({"file_name": "..\\secret.txt"}, "expected a file name without a directory"),
-        ({"file_name": ".."}, "expected a file name without a directory"),
         ({"file_name": 7}, "column 'file_name' is a number 7"),
     ],
 )
@@ -99,15 +94,6 @@ def test_what_lacks_rows_or_columns_is_named(tmp_path: Path) -> None:
         read_gaia(str(tmp_path / "none"))
     with pytest.raises(DataError, match="no questions"):
         read_gaia(str(write(tmp_path, [])))
-
-
-def test_an_attachment_that_went_away(tmp_path: Path) -> None:
-    write(tmp_path, [row(1, file_name="a.txt")])
-    (tmp_path / "a.txt").write_text("x")
-    read_gaia(str(tmp_path))
-    (tmp_path / "a.txt").unlink()
-    with pytest.raises(DataError, match="the attachment does not exist"):
-        gaia_attachment(str(tmp_path), "validation", "a.txt")
 
 
 class Hub:

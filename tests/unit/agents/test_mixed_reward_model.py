@@ -30,14 +30,6 @@ def test_a_stage_may_have_data_of_another_kind():
     assert stages["mixed_reward_model"].sources()["attempts"] == stages["agent_pairs"].output
 
 
-def test_settings_of_its_own_data_can_be_written():
-    stages = by_recipe("mixed_reward_model", "data.train_pairs=500", "stages.agent_pairs.data.train_tasks=300")
-    assert stages["agent_pairs"].config.data.train_tasks == stages["sft_tools"].config.data.train_tasks == 300
-    assert stages["sft"].config.data.train_pairs == 500
-    with pytest.raises(ConfigError, match="train_pairs"):
-        planned("mixed_reward_model", "+stages.agent_pairs.data.train_pairs=300")
-
-
 def test_all_shares_start_from_the_same_policy():
     """A study over shares compares reward models of one vocabulary: their start is one stage."""
     first, second = planned("mixed_reward_model"), planned("mixed_reward_model", SHARES)

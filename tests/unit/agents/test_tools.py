@@ -20,10 +20,9 @@ from rlhf_lab.packs.agents.harness.answer_scores import score_answer
 from rlhf_lab.packs.agents.tools.bases import SYLLABLES, draw_base, draw_names, draw_paired_bases, names_of
 from rlhf_lab.packs.agents.tools.demonstrations import NONE
 from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN
-from rlhf_lab.packs.agents.tools.knowledge import BUSY, ToolKnowledge, calculate, flaky
+from rlhf_lab.packs.agents.tools.knowledge import BUSY, flaky
 from rlhf_lab.packs.agents.tools.roles import ROLES, spaced_call
 from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
-from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 from rlhf_lab.packs.agents.tools.tools import build
 from rlhf_lab.packs.agents.tools.world import DEMONSTRATED, ToolWorld, is_right
 
@@ -144,31 +143,6 @@ def test_a_base_has_its_facts_under_one_name():
         assert all(facts[relation] in base.truth for relation in base.links)
 
 
-def test_what_a_base_says():
-    base = ToolKnowledge({"Ossin": {"capital": "Velmora"}}, {"Ossi": "Ossin"})
-    assert base.search("Ossin", "capital") == "Velmora"
-    assert base.search("Ossi", "capital") == "moved see Ossin"
-    for entity, relation, problem in (("Oss", "capital", "no entry for Oss"), ("Ossin", "age", "Ossin has no age")):
-        with pytest.raises(ToolError, match=problem):
-            base.search(entity, relation)
-    assert calculate("(12 + 30) * 2") == "84" and calculate("1 / 4") == "0.25"
-    assert calculate("4 / 1000") == "0.004" and calculate("1 / 8") == "0.125"
-    for expression in ("12 + tal", "1 / 0", ""):
-        with pytest.raises(ToolError, match="is no expression"):
-            calculate(expression)
-
-
-OF_OTHER_SETS = {"any_order", "template", "missing", "tolerance", "unit", "fixture"}
-"""Facts that a task need not have."""
-
-
-def test_a_task_says_all_that_task_sets_promise(world):
-    for task in world.tasks("test"):
-        assert set(task.metadata) >= ToolTaskRow.__annotations__.keys() - OF_OTHER_SETS
-    ids = [task.metadata["id"] for split in ("train", "test") for task in world.tasks(split)]
-    assert len(set(ids)) == len(ids)
-
-
 # names, splits and seeds
 
 
@@ -280,16 +254,6 @@ def test_a_flaky_tool_is_busy_as_often_as_it_should_and_equal_calls_have_equal_l
     assert all(outcomes(0.0, seed=1, calls=20))
     first, again, other = (outcomes(0.5, seed, calls=40) for seed in (1, 1, 2))
     assert first == again != other
-
-
-def test_every_kind_can_be_made_flaky():
-    world = ToolWorld(Tools(kinds={"lookup": 1}, busy=0.7, test_tasks=20))
-    results = []
-    for task in world.tasks("test"):
-        tools = {tool.name: tool for tool in world.tools(task, 5)}
-        first = task.metadata["calls"][0]
-        results.append(call_tool(tools, first["name"], first["arguments"]).result)
-    assert 8 < results.count(BUSY) < 20, "every task has luck of its own"
 
 
 # demonstrations
