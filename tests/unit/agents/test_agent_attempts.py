@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, plan_attempts, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, compare_rows
-from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories, to_json
+from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories
 from rlhf_lab.packs.agents.tools.settings import Tools
 from rlhf_lab.packs.agents.tools.world import ToolWorld
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
@@ -45,7 +45,7 @@ def test_a_trajectory_survives_json():
     call = Call("search", {"entity": "Oslo", "n": 2}, "Norway", id="c1")
     turn = ModelTurn("planner", "\n\nHuman: q", "said", (call,), 5, 7, 0.25, stored=True)
     trajectory = AgentTrajectory("Norway", (turn, turn), "turn_limit", 1.5, "e")
-    assert from_json(json.loads(json.dumps(to_json(trajectory)))) == trajectory
+    assert from_json(json.loads(json.dumps(asdict(trajectory)))) == trajectory
 
 
 def test_scores_effort_and_categories(tmp_path):

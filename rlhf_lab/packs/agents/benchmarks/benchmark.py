@@ -15,7 +15,7 @@ from typing import Any
 
 from rlhf_lab.core.files import json_lines, write_json, write_text
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkAttempt, BenchmarkQuestion, plan_attempts, run_attempts
-from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
+from rlhf_lab.packs.agents.benchmarks.metrics import COUNTED, DESCRIBED
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import TrajectoryLog
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.scorers import effort
@@ -35,12 +35,7 @@ Summary = Callable[[Sequence[Row]], Mapping[str, Estimate]]
 
 COMPARISONS = "comparisons.json"
 """File of a run directory with one row per metric and pair of agents."""
-MEANS = (
-    *("tool_calls", "failed_calls", "extra_calls", "retried_calls", "model_turns"),
-    *("code_rounds", "revision_gain"),
-    *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd"),
-    *("agent_latency_s", "agent_wall_s"),
-)
+MEANS = (*COUNTED, "code_rounds", "revision_gain")
 """Columns that are estimated as means instead of rates, even if all their values are 0 or 1."""
 QUOTED_CHARS = 300
 """Maximum number of characters of an agent's error message that is quoted in a note of the run."""

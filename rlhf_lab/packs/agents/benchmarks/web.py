@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion
 from rlhf_lab.packs.agents.benchmarks.settings import WebChoices
-from rlhf_lab.packs.agents.benchmarks.web_search import live_search
+from rlhf_lab.packs.agents.benchmarks.web_search import SERVICES, WebSearch
 from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests, mini_index
 from rlhf_lab.packs.agents.gaia.search import SearchProvider
 from rlhf_lab.packs.agents.gaia.tools import web_tools
@@ -30,13 +32,14 @@ def search_provider(settings: WebChoices, store: Path) -> SearchProvider | None:
         return None
     if settings.search == "own":
         return mini_index(settings.search_results)
-    return live_search(
-        settings.search,
-        store,
-        key_env=settings.search_key_env,
-        url=settings.search_url,
-        results=settings.search_results,
-    )
+    variable = settings.search_key_env or SERVICES[settings.search].key_env
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(
+            f"algorithm.search={settings.search}: the environment variable {variable} contains no key; set it "
+            f"(export {variable}=…), or name another variable with algorithm.search_key_env"
+        )
+    return WebSearch(settings.search, key, store, url=settings.search_url, results=settings.search_results)
 
 
 def offline_pages(settings: WebChoices) -> str:

@@ -8,7 +8,6 @@ raised, which the agent reads.
 from __future__ import annotations
 
 import json
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -19,7 +18,6 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlencode
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import fingerprint, make_dir, parse_json, read_json, write_json
 from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, retry_after_s
 from rlhf_lab.core.http_retry import PassingFailure, RetryPolicy, is_passing
@@ -88,18 +86,6 @@ SERVICES: Mapping[str, SearchService] = {
         "https://google.serper.dev/search", "SERPER_API_KEY", _ask_serper, ("organic",), ("title", "link", "snippet")
     ),
 }
-
-
-def live_search(service: str, store: Path, *, key_env: str = "", url: str = "", results: int = 5) -> WebSearch:
-    """Open a service with its key from the environment. Raise ConfigError if the key is missing."""
-    variable = key_env or SERVICES[service].key_env
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ConfigError(
-            f"algorithm.search={service}: the environment variable {variable} contains no key; set it "
-            f"(export {variable}=…), or name another variable with algorithm.search_key_env"
-        )
-    return WebSearch(service, key, store, url=url, results=results)
 
 
 class WebSearch:

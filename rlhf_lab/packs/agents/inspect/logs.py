@@ -8,6 +8,7 @@ a separate log. inspect's events are not written; the messages contain all text.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -21,7 +22,7 @@ from rlhf_lab.core.files import make_dir, read_jsonl
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import to_messages
-from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
+from rlhf_lab.packs.agents.benchmarks.metrics import COUNTED, DESCRIBED
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import FILE
 from rlhf_lab.packs.agents.harness.agent import REFERENCE
 from rlhf_lab.packs.agents.inspect.messages import tool_call, usage
@@ -31,10 +32,6 @@ from rlhf_lab.statistics.inference import clustered_mean
 
 Row = Mapping[str, Any]
 
-COUNTED: tuple[str, ...] = ("tool_calls", "failed_calls", "model_turns", "extra_calls", "retried_calls")
-COUNTED += ("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd")
-COUNTED += ("agent_wall_s", "agent_latency_s")
-"""Columns with the effort of an attempt, which become metadata of a sample. All other columns are scores."""
 ELSEWHERE = ("trajectory", "sha256", "agent", "question", "expected")
 """Columns of trajectories.jsonl that have a separate field in a sample."""
 MANIFEST_KEYS = ("command", "question", "key", "seed", "git_sha")
@@ -113,9 +110,7 @@ def eval_log(
     """
     model = model_name(run, agent)
     ids = unique_ids(rows)
-    samples = []
-    for id, row in zip(ids, rows, strict=True):
-        samples.append(sample(row, attempts[row["key"]], id, model))
+    samples = [sample(row, attempts[row["key"]], id, model) for id, row in zip(ids, rows, strict=True)]
     columns = score_columns(rows)
     # One moment stands for start and end, because an attempt may come from an earlier run.
     created = datetime.fromisoformat(str(run.manifest["created"])).isoformat()
@@ -194,18 +189,10 @@ def unique_ids(rows: Iterable[Row]) -> list[str]:
 def score_columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that are scores, with `success` first."""
     columns = dict.fromkeys(name for row in rows for name in row)
-    numbers = []
-    for name in columns:
-        if name in DESCRIBED or name in COUNTED:
-            continue
-        # A column may be null in some rows, e.g. in those that are unscored.
-        if any(_is_number(row.get(name)) for row in rows):
-            numbers.append(name)
+    scored = [name for name in columns if name not in DESCRIBED and name not in COUNTED]
+    # A column may be null in some rows, e.g. in those that are unscored.
+    numbers = [name for name in scored if any(isinstance(row.get(name), int | float) for row in rows)]
     return sorted(numbers, key=lambda name: name != "success")  # stable: the others keep their order
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -> dict[str, Any]:
@@ -215,10 +202,8 @@ def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -
     own = clustered_mean(floats(values_N), templates)
     estimate = estimate or own
     numbers = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "stderr": standard_error(own)}
-    metrics = {}
-    for name, value in numbers.items():
-        if math.isfinite(value):  # JSON has no infinity
-            metrics[name] = {"name": name, "value": value}
+    # JSON has no infinity.
+    metrics = {name: {"name": name, "value": value} for name, value in numbers.items() if math.isfinite(value)}
     return {
         "name": column,
         "scorer": column,
@@ -258,7 +243,7 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
         "id": id,
         "epoch": row["sample_id"] + 1,  # inspect counts epochs from 1
         "input": attempt["question"],
-        "target": "" if expected["answer"] is None else _as_text(expected["answer"]),
+        "target": "" if expected["answer"] is None else str(expected["answer"]),
         "messages": list(messages(turns, model)),
         "output": {
             "model": model,
@@ -274,12 +259,6 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
         "total_time": trajectory["wall_s"],
         "turn_count": len(turns),
     }
-
-
-def _as_text(answer: Any) -> str | list[str]:
-    if isinstance(answer, list):
-        return [str(part) for part in answer]
-    return str(answer)
 
 
 def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
@@ -327,8 +306,7 @@ def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
 
 def total_usage(samples: Iterable[Mapping[str, Any]], model: str) -> dict[str, Any]:
     """Sum the tokens and costs of all samples."""
-    totals: dict[str, float] = {}
+    totals: Counter[str] = Counter()
     for entry in samples:
-        for name, value in entry["model_usage"][model].items():
-            totals[name] = totals.get(name, 0) + value
-    return totals
+        totals.update(entry["model_usage"][model])
+    return dict(totals)

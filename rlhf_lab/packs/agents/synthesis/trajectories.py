@@ -147,7 +147,6 @@ class OwnTrajectories(TrajectoryMaker):
         self.policy = PolicyResponses(run) if settings.teacher == "policy" else None
 
     def attempt(self, tasks: Sequence[Task], chunk: int) -> list[list[StoredAttempt]]:
-        """See `TrajectoryMaker.attempt`."""
         return self._demonstrate(tasks) if self.policy is None else self._sample(tasks, chunk)
 
     def _demonstrate(self, tasks: Sequence[Task]) -> list[list[StoredAttempt]]:

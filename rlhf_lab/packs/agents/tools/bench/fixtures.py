@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, NotRequired, TypedDict
@@ -10,17 +10,12 @@ from typing import Any, NotRequired, TypedDict
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
 from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, hashed
 from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
-from rlhf_lab.packs.agents.tools.table import Cell, DataTable, TableBase, table_tools
+from rlhf_lab.packs.agents.tools.table import DataTable, TableBase, table_tools
 
 BUSY = "busy: {} did not answer; the same call may work when it is tried again"
 UNAVAILABLE = "{} is out of service today; trying again does not help"
 SIMILARITY = 0.75
 """Minimum similarity (ratio of difflib) of a name that is suggested."""
-
-
-class TableFixture(TypedDict):
-    columns: list[str]
-    rows: list[list[Cell]]
 
 
 class Fixture(TypedDict):
@@ -37,7 +32,7 @@ class Fixture(TypedDict):
     facts: NotRequired[dict[str, dict[str, str]]]
     moved: NotRequired[dict[str, str]]
     passages: NotRequired[dict[str, str]]
-    tables: NotRequired[dict[str, TableFixture]]
+    tables: NotRequired[dict[str, DataTable]]
     busy: NotRequired[dict[str, int]]
     unavailable: NotRequired[list[str]]
 
@@ -51,7 +46,7 @@ def fixture_tools(fixture: Fixture, seed: int) -> list[Tool]:
     if "passages" in fixture:
         tools.append(retrieval_tool(PassageIndex(fixture["passages"])))
     if "tables" in fixture:
-        tools += table_tools(TableBase({name: DataTable(**table) for name, table in fixture["tables"].items()}))
+        tools += table_tools(TableBase(fixture["tables"]))
     # The calculator needs no content, so every task has it.
     tools.append(calculator_tool())
     busy, unavailable = fixture.get("busy", {}), fixture.get("unavailable", [])
@@ -131,7 +126,6 @@ def fixture_values(fixture: Fixture) -> list[str]:
     for relations in fixture.get("facts", {}).values():
         values += relations.values()
     for table in fixture.get("tables", {}).values():
-        rows: Sequence[Sequence[Cell]] = table["rows"]
-        values += [str(cell) for row in rows for cell in row if cell is not None]
+        values += [str(cell) for row in table["rows"] for cell in row if cell is not None]
     # The order matters: scripted agents choose from these values at random.
     return list(dict.fromkeys(values))
