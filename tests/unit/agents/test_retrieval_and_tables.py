@@ -11,9 +11,8 @@ from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
 from rlhf_lab.packs.agents.tools.table import MOST_ROWS, DataTable, TableBase, table_tools
 
 PASSAGES = {"Tower": "The tower is old.", "Bridge": "The bridge is long and the bridge is old.", "Mill": "A mill."}
-LAKES = TableBase(
-    {"lakes": DataTable(columns=["name", "depth_m"], rows=[["Orlun", 41], ["Vess", 12.5], ["Tamm", None]])}
-)
+LAKE_ROWS = [["Orlun", 41], ["Vess", 12.5], ["Tamm", None]]
+LAKES = TableBase({"lakes": DataTable(columns=["name", "depth_m"], rows=LAKE_ROWS)})
 
 
 def test_bm25_on_the_page():
