@@ -110,16 +110,6 @@ def test_a_service_repairs_in_its_second_round(server, tmp_path):
     assert not [test for test in hidden if any(test.strip() in prompt for prompt in read)]
 
 
-def test_a_run_with_more_draws_takes_those_that_are_there(server, tmp_path):
-    server.answer = mends_in_round_two
-    ensure(service(server, tmp_path, "algorithm.tiers=[2]"), 0)
-    more = service(server, tmp_path, "algorithm.tiers=[2]", "algorithm.attempts=3", "algorithm.pass_at=[1,3]")
-    result = ensure(more, 0)
-    assert any(note.startswith("4 of 12 attempts are reused from earlier runs") for note in result["notes"])
-    (policy,) = result["policies"]
-    assert policy["metrics"]["pass@3"]["mean"] == 0 and policy["metrics"]["pass@3"]["n"] == 4
-
-
 OPERATIONS = (("doubled", "*", 6), ("squared", "**", 9), ("more", "+", 5), ("less", "-", 1), ("half", "/", 1.5))
 
 

@@ -131,11 +131,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_the_hub(hub: Hub) -> None:
     questions = read_gaia("gaia-benchmark/GAIA", "test")
     assert hub.asked == [("gaia-benchmark/GAIA", "2023_all", "test")]
-    assert [dict(question.files) for question in questions] == [
-        {},
-        {"a.txt": "2023/test/a.txt"},
-        {"b.txt": "2023/test/b.txt"},
-    ]
+    files = [dict(question.files) for question in questions]
+    assert files == [{}, {"a.txt": "2023/test/a.txt"}, {"b.txt": "2023/test/b.txt"}]
     assert gaia_attachment("gaia-benchmark/GAIA", "test", "2023/test/a.txt").read_text() == "x"
     assert hub.asked[-1] == ("gaia-benchmark/GAIA", "2023/test/a.txt", "dataset")
     read_gaia("gaia-benchmark/GAIA/2023_level1:validation", "test")
