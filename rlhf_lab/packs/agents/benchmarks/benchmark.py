@@ -70,9 +70,10 @@ class Benchmark:
 
     def finish(self) -> Result:
         seed = self.run.config.seed
-        planned = {}
-        for name, agent in self.agents.items():
-            planned[name] = plan_attempts(name, agent.identity, self.questions, self.draws, seed)
+        planned = {
+            name: plan_attempts(name, agent.identity, self.questions, self.draws, seed)
+            for name, agent in self.agents.items()
+        }
         keys = [attempt.key for attempts in planned.values() for attempt in attempts]
         self._take_what_is_there(keys)
         rows: list[Row] = []
@@ -122,7 +123,6 @@ class Benchmark:
         )
 
     def _row(self, attempt: BenchmarkAttempt, trajectory: AgentTrajectory) -> Row:
-        """Return the row of an attempt in evaluation.jsonl."""
         question = attempt.question
         return {
             "policy": attempt.agent,
@@ -149,9 +149,7 @@ class Benchmark:
             # Attacks have their own metrics, and must not lower the success of an agent.
             benign = [row for row in own if not row["attack"]]
             estimates = {**summarise(benign), **self.summarise(own)}
-            metrics: dict[str, Any] = {}
-            for key, estimate in estimates.items():
-                metrics[key] = estimate.to_dict()
+            metrics: dict[str, Any] = {key: estimate.to_dict() for key, estimate in estimates.items()}
             metrics |= _against_first(name, first, comparisons)
             policies.append({"name": name, "metrics": metrics})
         return policies

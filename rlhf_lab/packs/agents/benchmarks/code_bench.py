@@ -84,11 +84,8 @@ class CodeBenchmark:
         passed = [passes(grade) for grade in grades] or [0.0]
         first, last = passed[0], passed[-1]
         final = grades[-1] if grades else None
-        rounds = {}
-        for cutoff in self.settings.rounds_at:
-            # An attempt that stopped before a cut-off keeps the result of its last program.
-            last_round = min(cutoff, len(passed))
-            rounds[f"solved_within/{cutoff}"] = passed[last_round - 1]
+        # An attempt that stopped before a cut-off keeps the result of its last program.
+        rounds = {f"solved_within/{n}": passed[min(n, len(passed)) - 1] for n in self.settings.rounds_at}
         gain = None if first is None or last is None else last - first
         return {
             "success": last,

@@ -138,7 +138,6 @@ def _intact(path: Path) -> Iterator[dict[str, Any] | None]:
 
 
 def _is_intact(row: Mapping[str, Any]) -> bool:
-    """Return True if a row matches its checksum."""
     if not isinstance(row.get("key"), str):
         return False
     content = {name: value for name, value in row.items() if name != "sha256"}
@@ -170,10 +169,7 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
     """Replace secrets, and texts that look like secrets, in a JSON value."""
     if isinstance(value, dict):
-        redacted = {}
-        for name, item in value.items():
-            redacted[without_secrets(name, secrets)] = without_secrets(item, secrets)
-        return redacted
+        return {without_secrets(name, secrets): without_secrets(item, secrets) for name, item in value.items()}
     if isinstance(value, list):
         return [without_secrets(item, secrets) for item in value]
     if not isinstance(value, str):

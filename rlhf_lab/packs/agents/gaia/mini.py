@@ -28,7 +28,6 @@ SLOT = re.compile(r"<<(\w+)>>")  # a value of an earlier step: <<population>>
 
 @cache
 def mini_questions() -> tuple[GaiaQuestion, ...]:
-    """Return the thirty questions in the order of their levels."""
     return tuple(_question(entry) for entry in _entries().values())
 
 
@@ -40,7 +39,6 @@ def mini_index(results: int = 5) -> PageIndex:
 
 
 def mini_file(name: str) -> bytes:
-    """Return the content of an attachment."""
     # All attachments are text files, so one YAML file contains them.
     content: str = _read("files.yml")[name]
     return content.encode()

@@ -42,7 +42,6 @@ def question_tools(
 
 
 def web_tools(provider: SearchProvider) -> list[Tool]:
-    """Return the tools `search` and `open_page` of a web."""
     return [_search_tool(provider), _open_tool(provider)]
 
 
@@ -53,9 +52,7 @@ def _search_tool(provider: SearchProvider) -> Tool:
         hits = provider.search(str(query))
         if not hits:
             return "no results"
-        entries = []
-        for rank, hit in enumerate(hits, start=1):
-            entries.append(f"{rank}. {hit.title}\n   {hit.url}\n   {hit.snippet}")
+        entries = [f"{rank}. {hit.title}\n   {hit.url}\n   {hit.snippet}" for rank, hit in enumerate(hits, start=1)]
         return "\n".join(entries)
 
     description = "Search the web. Gives title, address and a snippet of each result."

@@ -153,7 +153,6 @@ class _Service:
         return takes_tools(self.completer)
 
     def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
-        """See `Completer.complete_many`."""
         try:
             return self.completer.complete_many(requests, title=title)
         except (JudgeUnavailable, BudgetExceeded) as error:

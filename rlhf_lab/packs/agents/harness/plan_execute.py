@@ -63,9 +63,7 @@ def _execute(
     # The step is parsed before results are inserted, so that the output of a tool is never parsed as a call.
     call = read_call(step, attempt.tools)
     if call is not None:
-        arguments = {}
-        for name, value in (call.arguments or {}).items():
-            arguments[name] = with_results(value, results)
+        arguments = {name: with_results(value, results) for name, value in (call.arguments or {}).items()}
         return attempt.call(planned, call.name, arguments).result
     # A model reads this sentence, so inserted results are marked as data against prompt injection.
     marked = [attempt.model.prompts.marked(result) for result in results]

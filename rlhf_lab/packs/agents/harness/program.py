@@ -282,11 +282,9 @@ class ProgramAgent:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """See `BatchAgent.identity`."""
         return {"agent": self.name, **self.settings, **self.model.identity}
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
-        """See `BatchAgent.run_many`."""
         start = time.monotonic()
         trajectories: dict[int, AgentTrajectory] = {}
         live: dict[int, _Live] = {}

@@ -113,9 +113,7 @@ class Instructions:
         """Ask for an answer from the results of a plan."""
         # Results are marked here as well: they are as untrusted as in a conversation with tools.
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
-        steps = []
-        for number, (step, result) in enumerate(results, start=1):
-            steps.append(f"{number}. {step}\n{self.marked(result)}")
+        steps = [f"{number}. {step}\n{self.marked(result)}" for number, (step, result) in enumerate(results, start=1)]
         listed = "\n".join(steps)
         return self._with_rule(system), f"{question}\n\n{listed}"
 

@@ -43,7 +43,6 @@ class ScriptedCoder:
         return {"agent": "scripted_code", **self.settings.identity()}
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
-        """See `BatchAgent.run_many`."""
         # The script sees only the messages of a request, so it finds the task by its question.
         metadata_of = {question_of(assignment.task): assignment.task.metadata for assignment in assignments}
         script = Script(self.settings.behaviour, metadata_of)

@@ -280,9 +280,7 @@ def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
         for message in new:
             yield {"role": message["role"], "content": message["content"], "metadata": speaker}
         # Calls written as text have no id, but inspect links each result to its call by one.
-        calls = []
-        for position, call in enumerate(turn["calls"]):
-            calls.append((call, call["id"] or call_id(number + position)))
+        calls = [(call, call["id"] or call_id(number + position)) for position, call in enumerate(turn["calls"])]
         number += len(calls)
         tool_calls = [tool_call(call["name"], call["arguments"], id) for call, id in calls]
         yield {

@@ -65,10 +65,10 @@ class TeacherTrajectoryMaker(TrajectoryMaker):
                 assignments.append(Assignment(task, tools, draw))
         trajectories = self.agent.run_many(assignments, lambda position, trajectory: None)
         self.costs_usd += [trajectory.cost_usd for trajectory in trajectories]
-        attempts = []
-        for assignment, trajectory in zip(assignments, trajectories, strict=True):
-            success = score(trajectory, assignment.task)["success"]
-            attempts.append(stored_attempt(assignment.task, assignment.tools, trajectory, success))
+        attempts = [
+            stored_attempt(assignment.task, assignment.tools, trajectory, score(trajectory, assignment.task)["success"])
+            for assignment, trajectory in zip(assignments, trajectories, strict=True)
+        ]
         return [attempts[start : start + size] for start in range(0, len(attempts), size)]
 
 

@@ -161,9 +161,9 @@ class OwnTrajectories(TrajectoryMaker):
         """Return the environment's demonstrations as graded attempts: a demonstration may fail on a busy tool."""
         assert isinstance(self.environment, Demonstrating)
         shown = [demonstrated(self.environment, task) for task in tasks]
-        episodes = []
-        for task, attempt in zip(tasks, shown, strict=True):
-            episodes.append(Episode(task, attempt.prompt, attempt.completion))
+        episodes = [
+            Episode(task, attempt.prompt, attempt.completion) for task, attempt in zip(tasks, shown, strict=True)
+        ]
         successes = self._grade(episodes)
         graded = zip(shown, successes, strict=True)
         return [[replace(attempt, success=success)] for attempt, success in graded]

@@ -67,10 +67,10 @@ class ToolDemonstration:
         # A chain only needs its last value; other tasks need all of them.
         self.keeps_all = not is_chain(task)
         self.answer = self._attempt()
-        self._say(self._known(), f"{ANSWER} {self.answer}")
+        known = self._known()
+        self.turns.append(DemonstratedTurn(self._notes(known), f"{THOUGHT} {known or NOTHING}\n{ANSWER} {self.answer}"))
 
     def _attempt(self) -> str:
-        """Make the calls and return the answer."""
         for index, step in enumerate(self.task.steps):
             if isinstance(step, Compute):
                 label, value = "result", self._compute(step)
@@ -150,10 +150,6 @@ class ToolDemonstration:
             if not self._slips(self.habits.repeat_call):
                 return call
 
-    def _say(self, known: str, answer: str) -> None:
-        text = f"{THOUGHT} {known or NOTHING}\n{answer}"
-        self.turns.append(DemonstratedTurn(self._notes(known), text))
-
     def _known(self) -> str:
         facts = self.found if self.keeps_all else self.found[-1:]
         return "; ".join(facts)
@@ -167,7 +163,6 @@ class ToolDemonstration:
 
 
 def messages_of(turns: Sequence[DemonstratedTurn]) -> list[Message]:
-    """Return turns and the results of their calls as messages."""
     messages: list[Message] = []
     for turn in turns:
         messages.append({"role": "assistant", "content": turn.text})
@@ -189,7 +184,6 @@ def notes_of(task: SampledTask, known: str, steps_done: int, *, keeps_all: bool)
 
 
 def noted(notes: str, fact: str) -> str:
-    """Append a fact to notes."""
     return f"{notes}; {fact}" if notes else fact
 
 

@@ -99,7 +99,6 @@ def chain(rng: Random, split: str, size: Tools, hops: int, moves: int = 0) -> Sa
 
 
 def find(relation: str, entity: str) -> str:
-    """Return the question for one fact."""
     return f"Find the {relation} of {entity}."
 
 
@@ -166,7 +165,6 @@ def compare(rng: Random, split: str, size: Tools) -> SampledTask:
 
 
 def missing_entity(rng: Random, split: str, size: Tools) -> SampledTask:
-    """Sample a question about an entity that does not exist."""
     base = draw_base(rng, split, size)
     name = base.spare[0]
     relation = rng.choice(base.links)
@@ -184,9 +182,10 @@ def missing_relation(rng: Random, split: str, size: Tools) -> SampledTask:
     start = base.entities[0]
     relation = rng.choice(base.links)
     # The relation is removed from all entities, so that no tool can return it.
-    remaining = {}
-    for name, facts in base.knowledge.facts.items():
-        remaining[name] = {key: value for key, value in facts.items() if key != relation}
+    remaining = {
+        name: {key: value for key, value in facts.items() if key != relation}
+        for name, facts in base.knowledge.facts.items()
+    }
     base = replace(base, knowledge=replace(base.knowledge, facts=remaining))
     return _unanswerable(base, Lookup(start, relation), find(relation, start))
 
@@ -235,7 +234,6 @@ def conflicting(rng: Random, split: str, size: Tools) -> SampledTask:
 
 
 def busy(rng: Random, split: str, size: Tools) -> SampledTask:
-    """Sample a chain of two steps with tools that are often busy."""
     return replace(chain(rng, split, size, 2), busy=FLAKY)
 
 
@@ -243,9 +241,7 @@ def table(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question for the sum of two cells of a table."""
     base = draw_base(rng, split, size)
     column = base.amounts[0]
-    rows = {}
-    for row in range(1, size.entities + 1):
-        rows[str(row)] = {column: str(rng.randint(2, LARGEST))}
+    rows = {str(row): {column: str(rng.randint(2, LARGEST))} for row in range(1, size.entities + 1)}
     first, second = rng.sample(list(rows), 2)
     amounts = [int(rows[row][column]) for row in (first, second)]
     return SampledTask(

@@ -50,9 +50,9 @@ class TableBase:
 
     def schema(self) -> str:
         """Describe each table as a line: `lakes(name, depth_m): 4 rows`."""
-        lines = []
-        for name, table in self.tables.items():
-            lines.append(f"{name}({', '.join(table['columns'])}): {len(table['rows'])} rows")
+        lines = [
+            f"{name}({', '.join(table['columns'])}): {len(table['rows'])} rows" for name, table in self.tables.items()
+        ]
         return "\n".join(lines)
 
     def query(self, statement: str) -> str:
@@ -73,8 +73,7 @@ class TableBase:
         if not rows:
             return "no rows"
         lines = [" | ".join(columns)]
-        for row in rows[:MOST_ROWS]:
-            lines.append(" | ".join(map(written_cell, row)))
+        lines.extend(" | ".join(map(written_cell, row)) for row in rows[:MOST_ROWS])
         if len(rows) > MOST_ROWS:
             lines.append(f"(only the first {MOST_ROWS} rows; add a condition or a LIMIT)")
         return "\n".join(lines)
@@ -125,7 +124,6 @@ def written_cell(value: Cell | bytes) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

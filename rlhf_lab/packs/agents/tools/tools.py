@@ -60,7 +60,6 @@ def build(settings: Tools) -> Corpus:
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return statistics of the rows of a split."""
     acting = [pair.meta for pair in pairs if pair.meta["role"] == "act"]
     if not acting:
         return {}

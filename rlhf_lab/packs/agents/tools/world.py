@@ -146,11 +146,9 @@ class ToolWorld:
         return ToolDemonstration(selected, self.tools(task, DEMONSTRATED), rng, habits)
 
     def demonstration(self, task: Task) -> list[Message]:
-        """See `core.episodes.Demonstrating`."""
         return messages_of(self.demonstrate(task, NONE).turns)
 
     def random(self, purpose: str, task: Task) -> Random:
-        """Return a random number generator for a task and a purpose."""
         return self._random(purpose, task.metadata["split"], task.metadata["number"])
 
     def _draw(self, split: str, number: int) -> SampledTask:

@@ -184,10 +184,10 @@ class Template:
         # Every distractor has all relations, so that a search for the relation alone does not find the answer.
         for _ in range(DISTRACTORS):
             entity = _unused_name(rng, split, values)
-            entry = {}
-            for relation, value in relations.items():
-                name = fill_text(relation, values)
-                entry[name] = self._like(value, rng, split, values)
+            entry = {
+                fill_text(relation, values): self._like(value, rng, split, values)
+                for relation, value in relations.items()
+            }
             entries[entity] = entry
         return entries
 
@@ -266,20 +266,14 @@ def _filled(value: Any, values: Mapping[str, Value]) -> Any:
             return int(number)
         return fill_text(value, values)
     if isinstance(value, Mapping):
-        filled = {}
-        for key, item in value.items():
-            filled[fill_text(str(key), values)] = _filled(item, values)
-        return filled
+        return {fill_text(str(key), values): _filled(item, values) for key, item in value.items()}
     if isinstance(value, list):
         return [_filled(item, values) for item in value]
     return value
 
 
 def _texts(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    texts = {}
-    for entity, relations in metadata.items():
-        texts[entity] = {key: str(value) for key, value in relations.items()}
-    return texts
+    return {entity: {key: str(value) for key, value in relations.items()} for entity, relations in metadata.items()}
 
 
 def _unused_name(rng: Random, split: str, values: Mapping[str, Value]) -> str:
@@ -302,11 +296,10 @@ KEYS = (*REQUIRED_KEYS, "any_order", "tolerance", "unit", *FIXTURE_KEYS)
 def read_templates(category: str) -> list[Template]:
     """Read the templates of a file. Raise DataError, which names the file, the task and the key, if one is wrong."""
     path = TASKS / f"{category}.yml"
-    templates = []
-    for number, entry in enumerate(read_yaml(path), start=1):
-        where = f"{path.name}, task {number}"
-        templates.append(_read_template(entry, category, where))
-    return templates
+    return [
+        _read_template(entry, category, f"{path.name}, task {number}")
+        for number, entry in enumerate(read_yaml(path), start=1)
+    ]
 
 
 def _read_template(entry: Mapping[str, Any], category: str, where: str) -> Template:
@@ -331,7 +324,6 @@ def _read_template(entry: Mapping[str, Any], category: str, where: str) -> Templ
 
 @cache
 def all_templates() -> tuple[Template, ...]:
-    """Return every template, category by category."""
     return tuple(template for category in CATEGORIES for template in read_templates(category))
 
 
