@@ -135,16 +135,11 @@ def test_formulas():
             compute(wrong, values)
 
 
-def test_names():
+def test_a_misspelt_name_is_another_with_the_same_first_letter():
     rng = Random(0)
-    selected = {split: {draw_name(rng, split) for _ in range(300)} for split in ("train", "test")}
-    assert not selected["train"] & selected["test"]
-    assert min(len(names) for names in selected.values()) > 250
-    for name in selected["test"]:
+    for name in [draw_name(rng, "test") for _ in range(300)]:
         wrong = misspell(name, rng)
-        assert wrong != name
-        assert wrong[0] == name[0]
-        assert len(name) - 1 <= len(wrong) <= len(name)
+        assert wrong != name and wrong[0] == name[0] and len(name) - 1 <= len(wrong) <= len(name)
 
 
 def test_search_helps_with_names():
