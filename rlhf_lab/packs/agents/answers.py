@@ -20,9 +20,14 @@ def agents(run: StoredRun) -> str | None:
     if not scored:
         return None
     # The parts go from the main result to its qualifications.
-    parts = [_best(scored, name) for name in _sets(scored)]
+    # A run with a single task set has only `success`.
+    by_set = [name for name in scored[0].metrics if name.startswith(ON)]
+    parts = [_best(scored, name) for name in by_set or ["success"]]
     parts += _against_first(run, scored)
-    revised = [policy for policy in scored if _writes_more_than_one(policy)]
+    # Only code_bench has this metric: some attempts have more than one program.
+    revised = [
+        policy for policy in scored if "code_rounds" in policy.metrics and policy.metrics["code_rounds"].mean > 1
+    ]
     if revised:
         gains = ", ".join(f"{policy.name} {signed(policy.metrics['revision_gain'])}" for policy in revised)
         parts.append(f"revising adds: {gains}")
@@ -44,18 +49,6 @@ def _where_positive(policies: list[EvaluatedPolicy], metric: str, words: str) ->
 
 def _is_scored(success: Estimate | None) -> bool:
     return success is not None and not math.isnan(success.mean)
-
-
-def _writes_more_than_one(policy: EvaluatedPolicy) -> bool:
-    """Return True if an agent wrote more than one program in some attempt (code_bench)."""
-    rounds = policy.metrics.get("code_rounds")
-    return rounds is not None and rounds.mean > 1
-
-
-def _sets(policies: list[EvaluatedPolicy]) -> list[str]:
-    """Return the names of the success metrics, one per task set. A run with a single set has only `success`."""
-    by_set = [name for name in policies[0].metrics if name.startswith(ON)]
-    return by_set or ["success"]
 
 
 def _best(policies: list[EvaluatedPolicy], metric: str) -> str:

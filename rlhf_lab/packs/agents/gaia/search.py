@@ -75,7 +75,8 @@ class PageIndex:
     def __init__(self, pages: Sequence[WebPage], results: int = 5):
         self._pages = {page.url: page for page in sorted(pages, key=lambda page: page.url)}
         self._results = results
-        self._index = Bm25({page.url: _page_words(page) for page in self._pages.values()})
+        words = {url: _words(page.title) * TITLE_WEIGHT + _words(page.text) for url, page in self._pages.items()}
+        self._index = Bm25(words)
 
     def search(self, query: str) -> list[Hit]:
         words = _words(query)
@@ -98,10 +99,6 @@ def _words(text: str) -> list[str]:
 def _stem(word: str) -> str:
     is_plural = word.endswith("s") and not word.endswith("ss")
     return word[:-1] if is_plural and len(word) > 3 else word
-
-
-def _page_words(page: WebPage) -> list[str]:
-    return _words(page.title) * TITLE_WEIGHT + _words(page.text)
 
 
 def _snippet(text: str, words: Sequence[str]) -> str:

@@ -35,9 +35,11 @@ def question_tools(
     if files:
         tools.append(_read_tool(files, read))
     # The calculator needs no resources, so every question has it.
-    tools.append(_calculator_tool())
+    description = f"Evaluate an expression of numbers, + - * / and parentheses, exactly; to {DECIMALS} decimals."
+    tools.append(text_tool("calculator", description, {"expression": "such as (12 + 3) * 4 / 5"}, calculate))
     if run_code is not None:
-        tools.append(_python_tool(run_code))
+        description = "Run a Python program and read what it prints. Nothing is kept between calls."
+        tools.append(text_tool("python", description, {"code": "the whole program"}, lambda code: run_code(code)))
     return tools
 
 
@@ -97,16 +99,3 @@ def _part(text: str, part: str, noun: str) -> str:
         raise ToolError(f"error: part={part}: the {noun} has {count} part{plural}, from 1")
     shown = text[(number - 1) * PART_CHARACTERS : number * PART_CHARACTERS]
     return shown if count == 1 else f"{shown}\n[part {number} of {count}]"
-
-
-def _calculator_tool() -> Tool:
-    description = f"Evaluate an expression of numbers, + - * / and parentheses, exactly; to {DECIMALS} decimals."
-    return text_tool("calculator", description, {"expression": "such as (12 + 3) * 4 / 5"}, calculate)
-
-
-def _python_tool(run_code: Callable[[str], str]) -> Tool:
-    def python(code: str) -> str:
-        return run_code(str(code))
-
-    description = "Run a Python program and read what it prints. Nothing is kept between calls."
-    return text_tool("python", description, {"code": "the whole program"}, python)

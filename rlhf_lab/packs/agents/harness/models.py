@@ -7,6 +7,7 @@ budget of the judges of the same run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,15 @@ def open_agents(run: Run) -> dict[str, BatchAgent]:
     for role in ("reference", "policy"):
         if role == "reference" and role not in run.needs:
             continue
-        resources = _resources(run, role)
+        resources = AgentResources(
+            partial(open_model, run, role), partial(open_sandbox, run), run.config.sandbox.limits
+        )
         # All agents of a role get the same resources, so a model is loaded once.
         for name, settings in run.config.agent.programs.items():
             if role == "policy" or settings.asks_model:
                 title = name if role == "policy" else f"{name}{REFERENCE}"
                 agents[title] = registry.build("agent", settings, resources)
     return agents
-
-
-def _resources(run: Run, role: str) -> AgentResources:
-    return AgentResources(lambda: open_model(run, role), lambda: open_sandbox(run), run.config.sandbox.limits)
 
 
 def open_model(run: Run, role: str = "policy") -> AgentModel:

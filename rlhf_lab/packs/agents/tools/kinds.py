@@ -314,7 +314,8 @@ def tools_of(task: SampledTask, seed: int | str) -> list[Tool]:
     # Every task has search and calculator; the other tools exist only if the task has content for them.
     tools = [search_tool(task.base.knowledge), calculator_tool()]
     if task.archive is not None:
-        tools.append(archive_tool(task.archive))
+        description = "Looks up one fact in the archive, which may differ from search."
+        tools.append(replace(search_tool(task.archive), name="archive", description=description))
     if task.table is not None:
         tools.append(table_tool(task.table))
     if task.passages:
@@ -322,15 +323,6 @@ def tools_of(task: SampledTask, seed: int | str) -> list[Tool]:
     if not task.busy:
         return tools
     return [flaky(tool, task.busy, seed) for tool in tools]
-
-
-def archive_tool(base: ToolKnowledge) -> Tool:
-    return text_tool(
-        "archive",
-        "Looks up one fact in the archive, which may differ from search.",
-        {"entity": "the name, exactly as it is written", "relation": "what to look up, such as capital"},
-        base.search,
-    )
 
 
 def table_tool(cells: Mapping[str, Mapping[str, str]]) -> Tool:

@@ -218,7 +218,7 @@ def draw_value(kind: str, rng: Random, split: str, values: Mapping[str, Value]) 
     if kind == "name":
         return draw_name(rng, split)
     if kind == "person":
-        return draw_person(rng, split)
+        return f"{draw_name(rng, split)} {draw_name(rng, split)}"
     raise DataError(f"unknown kind of slot {kind!r}; use name, person, 10..99, misspelt SLOT, or one | another")
 
 
@@ -335,10 +335,6 @@ def draw_name(rng: Random, split: str) -> str:
         if split_of(name) == split:
             return name
     raise ValueError(f"no name of the split {split!r} in {MOST_TRIES} tries; use the split train or test")
-
-
-def draw_person(rng: Random, split: str) -> str:
-    return f"{draw_name(rng, split)} {draw_name(rng, split)}"
 
 
 def misspell(name: str, rng: Random) -> str:
