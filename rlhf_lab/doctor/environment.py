@@ -126,12 +126,7 @@ def git(_: object) -> CheckResult:
     """Check that git runs; without it runs cannot record the commit of their code."""
     if shutil.which("git") is None:
         return CheckResult("skip", "missing", hint="runs cannot record the commit of their code; install git")
-    process = subprocess.run(
-        ["git", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=10,
-    )
+    process = subprocess.run(["git", "--version"], capture_output=True, text=True, timeout=10)
     output = process.stdout.strip() or process.stderr.strip()
     return pass_or_fail(process.returncode == 0, output, hint="install git again")
 

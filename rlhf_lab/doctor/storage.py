@@ -43,11 +43,7 @@ def existing(directory: Path) -> Path:
 @contextmanager
 def temporary_directory(outputs: Path) -> Iterator[Path]:
     """Create a temporary directory on the file system of `outputs`; remove it at the end. Raise OSError on failure."""
-    with tempfile.TemporaryDirectory(
-        prefix=".doctor-",
-        dir=existing(outputs),
-        ignore_cleanup_errors=True,
-    ) as directory:
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing(outputs), ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 

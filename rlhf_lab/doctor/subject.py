@@ -179,11 +179,7 @@ def load_subject(stage: Stage, directory: Path) -> ExaminedModel:
         LabError: model, tokenizer or data cannot be loaded. Errors of libraries are passed on.
     """
     # The checks need float32 precision, so weights are loaded in float32 whatever the config says.
-    settings = dataclasses.replace(
-        stage.config.model,
-        weights="float32",
-        weights_of=RoleWeights(),
-    )
+    settings = dataclasses.replace(stage.config.model, weights="float32", weights_of=RoleWeights())
     config = stage.config.replace(model=settings)
     source, what = _policy_source(stage)
     run = Run(directory, config, {"policy": source} if source else {})

@@ -56,13 +56,7 @@ class _TinySFT(Algorithm):
         halt_before: int | None = None,
         gradients: dict[str, Tensor] | None = None,
     ):
-        self.settings = SFT(
-            optimizer="adamw",
-            lr=LR,
-            warmup_fraction=0.0,
-            max_grad_norm=1e9,
-            log_every_steps=1,
-        )
+        self.settings = SFT(optimizer="adamw", lr=LR, warmup_fraction=0.0, max_grad_norm=1e9, log_every_steps=1)
         self.model = model
         self.encoder = encoder
         self.total_steps = len(steps)

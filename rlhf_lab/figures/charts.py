@@ -183,11 +183,7 @@ def frontier(
     # Values that must stay inside the axes.
     kept = [0.0] if origin else list(diagonal or ())
     x_range = span([row[key] for row in rows for key in ("x", "x_low", "x_high")], include=kept)
-    y_range = span(
-        [row[key] for row in rows for key in ("y", "low", "high")],
-        pad=0.08,
-        include=kept,
-    )
+    y_range = span([row[key] for row in rows for key in ("y", "low", "high")], pad=0.08, include=kept)
     ticks = whole_ticks(x_range, "d") if integers else {}
     x = axis_of("x", x_label, x_range, **ticks)
     y = axis_of("y", y_label, y_range, tickCount=6)
@@ -271,11 +267,7 @@ def dot_chart(levels: Sequence[Level], *, title: str, x_label: str, width: int =
 def _style_row(name: str, level: Level) -> Row:
     """Return the name of a level with the colour and shape of its marks."""
     number = GREY if level.reference else level.colour
-    return {
-        "name": name,
-        "colour": light_colour(number),
-        "shape": palette.shape(level.colour),
-    }
+    return {"name": name, "colour": light_colour(number), "shape": palette.shape(level.colour)}
 
 
 def _mean_rows(name: str, level: Level, x_label: str) -> list[Row]:
@@ -320,13 +312,7 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
         rendered.append({"name": name, **numbers, "facts": facts})
     set_summary(rendered)
     x_range = span([value for five in rows.values() for value in five])
-    y = channel(
-        "name:N",
-        sort=None,
-        title=None,
-        scale={"domain": names},
-        axis=name_axis(grid=False),
-    )
+    y = channel("name:N", sort=None, title=None, scale={"domain": names}, axis=name_axis(grid=False))
     tables = Tables()
     base = tables.chart(rendered).encode(y=y)
     layers = [
@@ -439,13 +425,7 @@ def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
                 x_interval = {"x_low": math.nan, "x_high": math.nan}
             position = {title: compact(getattr(point, axis)) for title, axis in axes.items()}
             tooltip = {"series": one.name, **(point.tooltip or position)}
-            numbers = {
-                "order": order,
-                "x": point.x,
-                "y": point.y,
-                **interval,
-                **x_interval,
-            }
+            numbers = {"order": order, "x": point.x, "y": point.y, **interval, **x_interval}
             cleaned = {key: to_number_or_text(value) for key, value in numbers.items()}
             separate = {} if point.joined else {"apart": True}
             rows.append({"series": one.name, **cleaned, **separate, "facts": tooltip})

@@ -43,13 +43,7 @@ CONFIG: dict[str, Any] = {
         "titlePadding": 6,
     },
     # Titles are aligned with the end of the axis: a long centred title would extend beyond a narrow figure.
-    "axisX": {
-        "grid": False,
-        "tickSize": 4,
-        "titleAnchor": "end",
-        "labelOverlap": "parity",
-        "labelSeparation": 6,
-    },
+    "axisX": {"grid": False, "tickSize": 4, "titleAnchor": "end", "labelOverlap": "parity", "labelSeparation": 6},
     "axisY": {"domain": False, "ticks": False},
     "legend": {
         "orient": "top",
@@ -104,21 +98,13 @@ def finish(
 ) -> Chart:
     """Combine layers into a chart with interaction: pan and zoom, and a legend that selects series."""
     # Zooming needs Ctrl, because the mouse wheel alone scrolls the page.
-    zooming = {
-        "type": "interval",
-        "encodings": list(zoom),
-        "zoom": "wheel![event.ctrlKey]",
-    }
+    zooming = {"type": "interval", "encodings": list(zoom), "zoom": "wheel![event.ctrlKey]"}
     params: list[Json] = [{"name": "zoom", "select": zooming, "bind": "scales"}]
     if legend:
         # If no series is selected, all are shown. Each click adds or removes one.
         picking = {"type": "point", "fields": ["series"], "toggle": "true"}
         params.append({"name": PICK, "select": picking, "bind": "legend"})
-    specification = {
-        "config": CONFIG,
-        **layered(layers, params, width, height),
-        "datasets": tables.rows,
-    }
+    specification = {"config": CONFIG, **layered(layers, params, width, height), "datasets": tables.rows}
     return Chart(title, description, specification)
 
 
@@ -166,12 +152,7 @@ def title_lines(label: str, axis: str) -> list[str] | None:
 
 def name_axis(*, grid: bool = True) -> Json:
     """Return the settings of an axis with names."""
-    return {
-        "labelLimit": NAME_PIXELS,
-        "labelColor": INK,
-        "labelPadding": 8,
-        "grid": grid,
-    }
+    return {"labelLimit": NAME_PIXELS, "labelColor": INK, "labelPadding": 8, "grid": grid}
 
 
 def legend_columns(max_length: int) -> Any:
@@ -193,23 +174,11 @@ def colour_of(entries: Sequence[tuple[str, int]], *, legend: bool, symbol: str |
     scale = {"domain": names, "range": [light_colour(number) for _, number in entries]}
     if not legend:
         return channel("series:N", scale=scale, legend=None)
-    style: dict[str, Any] = {
-        "symbolDash": [],
-        "symbolStrokeWidth": 0,
-        "symbolSize": 60,
-    }
+    style: dict[str, Any] = {"symbolDash": [], "symbolStrokeWidth": 0, "symbolSize": 60}
     if symbol:
         style = {"symbolType": symbol}
     max_length = max(map(len, names), default=1)
-    return channel(
-        "series:N",
-        scale=scale,
-        legend=dict(
-            title=None,
-            columns=legend_columns(max_length),
-            **style,
-        ),
-    )
+    return channel("series:N", scale=scale, legend=dict(title=None, columns=legend_columns(max_length), **style))
 
 
 def dash_of(entries: Sequence[tuple[str, int]]) -> Json:
@@ -236,14 +205,7 @@ def event_layers(
     rows = []
     for index, event in enumerate(events):
         left = event.x > middle  # put the word on the inner side, so that it stays inside the plot
-        rows.append(
-            {
-                "x": event.x,
-                "word": event.word,
-                "dx": -4 if left else 4,
-                "dy": 8 + 12 * index,
-            }
-        )
+        rows.append({"x": event.x, "word": event.word, "dx": -4 if left else 4, "dy": 8 + 12 * index})
     base = tables.chart(rows).encode(x=channel("x:Q", title=title_lines(x_label, "x")))
     words: dict[str, Any] = {
         "dx": expression("datum.dx"),
@@ -272,15 +234,7 @@ def label_layers(
         return []
     rows = []
     for label, dx, dy in place_labels(rendered, x_range, y_range, height=height):
-        rows.append(
-            {
-                "x": label.x,
-                "y": label.y,
-                "word": label.text,
-                "dx": dx,
-                "dy": dy,
-            }
-        )
+        rows.append({"x": label.x, "y": label.y, "word": label.text, "dx": dx, "dy": dy})
     base = tables.chart(rows).encode(x=x, y=y, text="word:N")
     words: dict[str, Any] = {
         "dx": expression("datum.dx"),
@@ -289,7 +243,4 @@ def label_layers(
         "baseline": "middle",
         "limit": NAME_PIXELS,
     }
-    return [
-        base.mark("text", **words, stroke=PAPER, strokeWidth=3, color=PAPER),
-        base.mark("text", **words, color=INK),
-    ]
+    return [base.mark("text", **words, stroke=PAPER, strokeWidth=3, color=PAPER), base.mark("text", **words, color=INK)]

@@ -74,14 +74,7 @@ class Auditor:
             continues.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        model: nn.Module,
-        start: nn.Module,
-        collector: EpisodeCollector,
-        iterations: int,
-    ):
+    def __init__(self, run: Run, model: nn.Module, start: nn.Module, collector: EpisodeCollector, iterations: int):
         self.run = run
         self.settings = run.config.reward.audit
         self.on = self.settings.on

@@ -310,13 +310,7 @@ class Detector:
             self.level = 1 if evidence else 0
         self._count_alarms(statistics, alarms)
         unscored = len(batch.reward_N) - scored
-        return DetectorVerdict(
-            statistics,
-            tuple(alarms),
-            self.level,
-            scored,
-            unscored,
-        )
+        return DetectorVerdict(statistics, tuple(alarms), self.level, scored, unscored)
 
     @property
     def parting_suffices(self) -> bool:

@@ -137,13 +137,7 @@ class Cusum:
 
 
 def cusum_threshold(
-    baseline: Baseline,
-    *,
-    planned: int,
-    budget: float,
-    tolerance: float,
-    two_sided: bool,
-    seed: int,
+    baseline: Baseline, *, planned: int, budget: float, tolerance: float, two_sided: bool, seed: int
 ) -> float:
     """Return the threshold that a run without change beyond `tolerance` ever crosses with probability `budget`.
 

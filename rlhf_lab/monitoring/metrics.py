@@ -103,22 +103,12 @@ RULES = (
         better="lower",
     ),
     Metric(
-        "lead/hard_stop",
-        "iterations from the first strong warning to the fall of gold",
-        title="lead of strong warning",
+        "lead/hard_stop", "iterations from the first strong warning to the fall of gold", title="lead of strong warning"
     ),
     Metric("lead/warning", "iterations from the first warning to the fall of gold", title="lead of warning"),
     Metric("lead/length_z", "iterations from the rule's first alarm to the fall of gold", title="lead, length z"),
-    Metric(
-        "lead/reward_kl",
-        "iterations from the rule's first alarm to the fall of gold",
-        title="lead, reward KL",
-    ),
-    Metric(
-        "lead/length_cusum",
-        "iterations from the rule's first alarm to the fall of gold",
-        title="lead, CUSUM",
-    ),
+    Metric("lead/reward_kl", "iterations from the rule's first alarm to the fall of gold", title="lead, reward KL"),
+    Metric("lead/length_cusum", "iterations from the rule's first alarm to the fall of gold", title="lead, CUSUM"),
     Metric("lead/disagreement", "the same for the CUSUM of the ensemble's disagreement", title="lead, disagreement"),
     Metric(
         "false/parting",

@@ -97,14 +97,7 @@ class Watch:
         listener: reward that is used for training, if it is monitored.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        iterations: int,
-        *,
-        every: int | None = None,
-        warmup: int | None = None,
-    ):
+    def __init__(self, run: Run, iterations: int, *, every: int | None = None, warmup: int | None = None):
         self.run = run
         self.settings = run.config.reward.monitor
         self.on = self.settings.action != "off"
@@ -144,11 +137,7 @@ class Watch:
         return self.see(self.row(episodes, reward_N, disagreement_N, unverified_N))
 
     def row(
-        self,
-        episodes: Sequence[Episode],
-        reward_N: FloatArray,
-        disagreement_N: FloatArray,
-        unverified_N: FloatArray,
+        self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray, unverified_N: FloatArray
     ) -> dict[str, Any]:
         """Return a row of monitor.jsonl, including the true reward if it is known."""
         truth = self.run.measure_samples(episodes)

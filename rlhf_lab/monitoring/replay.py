@@ -86,13 +86,7 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     settings = schema.build(Monitor, {**of_run, **changes}, "monitor", problems)
     if problems:
         raise ConfigError(problems)
-    defaults = limits(
-        settings,
-        len(batches),
-        settings.every,
-        settings.warmup,
-        0,
-    )
+    defaults = limits(settings, len(batches), settings.every, settings.warmup, 0)
     base = DetectorSettings(**saved) if saved else defaults
     changed = {name: getattr(settings, name) for name in changes}
     if "every" in changed:  # the same iterations form another number of checkpoints

@@ -26,10 +26,7 @@ NO_DISTANCE = 1e-3
 
 
 def remarks(
-    settings: type[StageSettings],
-    rows: Rows,
-    policies: Sequence[Mapping[str, Any]],
-    metrics: Mapping[str, Any],
+    settings: type[StageSettings], rows: Rows, policies: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]
 ) -> list[str]:
     """Return all notes on a completed stage, in the order of cause and effect.
 
@@ -185,11 +182,5 @@ def _estimate(value: object) -> Estimate | None:
     if isinstance(value, Mapping):
         value = Estimate.from_dict(value) if value.get("mean") is not None else None
     if isinstance(value, int | float):
-        value = Estimate(
-            float(value),
-            -math.inf,
-            math.inf,
-            0,
-            0,
-        )
+        value = Estimate(float(value), -math.inf, math.inf, 0, 0)
     return value if isinstance(value, Estimate) and not math.isnan(value.mean) else None

@@ -10,13 +10,7 @@ LIMITS_FILE = "monitor.json"
 AUDIT_TRACE = "audit.jsonl"
 
 
-def limits(
-    settings: Monitor,
-    iterations: int,
-    every: int,
-    warmup: int,
-    seed: int,
-) -> DetectorSettings:
+def limits(settings: Monitor, iterations: int, every: int, warmup: int, seed: int) -> DetectorSettings:
     """Return the detector's limits for a run of `iterations`; `every` and `warmup` override those of the settings."""
     return DetectorSettings(
         every=every,

@@ -36,16 +36,7 @@ def write_page(path: Path, page: ReportPage) -> Path:
     for name, section in page.sections.items():
         template = environment.get_template(section.template)
         # The template has escaped its values, so its output is safe markup.
-        bodies.append(
-            Markup(
-                template.render(
-                    page=figures,
-                    id=name,
-                    section=section,
-                    **section.values,
-                )
-            )
-        )
+        bodies.append(Markup(template.render(page=figures, id=name, section=section, **section.values)))
     siblings: dict[str, str | Chart | ReportPage] = {}
     for section in page.sections.values():
         siblings |= section.files
@@ -53,15 +44,7 @@ def write_page(path: Path, page: ReportPage) -> Path:
         _write_next_to(path.parent / name, content)
     # Rendered last, because the footer's script needs to know whether there are figures.
     skeleton = environment.get_template("report.html.j2")
-    write_text(
-        path,
-        skeleton.render(
-            page=figures,
-            title=page.title,
-            footer=page.footer,
-            bodies=bodies,
-        ),
-    )
+    write_text(path, skeleton.render(page=figures, title=page.title, footer=page.footer, bodies=bodies))
     return path
 
 
@@ -99,11 +82,7 @@ def _template_environment() -> Environment:
     environment.filters["code"] = _backticks_as_code
     environment.filters["term"] = term
     # These values are CSS of the package itself, so they must not be escaped.
-    environment.globals.update(
-        light=Markup(LIGHT),
-        dark=Markup(DARK),
-        dark_figures=Markup(dark_rules(".chart svg")),
-    )
+    environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), dark_figures=Markup(dark_rules(".chart svg")))
     return environment
 
 

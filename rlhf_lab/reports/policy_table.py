@@ -72,11 +72,7 @@ class PolicyTable:
         longest_name = max(len(policy["name"]) for policy in self.policies)
         table.add_column("policy", style="bold", min_width=longest_name)
         for name in metrics:
-            table.add_column(
-                self.columns[name],
-                justify="right",
-                overflow="fold",
-            )  # wrap if necessary, never cut
+            table.add_column(self.columns[name], justify="right", overflow="fold")  # wrap if necessary, never cut
         for policy in self.policies:
             values = [number(policy["metrics"].get(name)) for name in metrics]
             table.add_row(policy["name"], *values)
@@ -84,11 +80,7 @@ class PolicyTable:
 
     def _columns_are_policies(self) -> Table:
         """Return the table with a column per policy."""
-        table = Table(
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-        )  # without lines, five policies fit 80 columns
+        table = Table(box=None, pad_edge=False, header_style="bold")  # without lines, five policies fit 80 columns
         table.add_column("", style="bold")
         for policy in self.policies:
             table.add_column(policy["name"], justify="right", overflow="fold")

@@ -40,11 +40,7 @@ def no_result_message(directory: Path) -> str:
         search_root = directory.parent
         fault = f"{directory} does not exist"
     files = [*_files_below(search_root, "study.json"), *_files_below(search_root, "manifest.json")]
-    newest_first = sorted(
-        {file.parent for file in files},
-        key=lambda path: path.stat().st_mtime,
-        reverse=True,
-    )
+    newest_first = sorted({file.parent for file in files}, key=lambda path: path.stat().st_mtime, reverse=True)
     if not newest_first:
         return f"{fault}. Use the directory that a finished command prints in its last lines."
     return f"{fault}. Nearby: " + ", ".join(map(str, newest_first[:5]))

@@ -21,10 +21,7 @@ def outcome(directory: Path) -> StageOutcome:
     metrics = {**last_policy, **run.results, **run.cost}
     tables = {"policies": _policies_table(run), "samples": _samples_table(run)}
     final = {name: estimate.mean for name, estimate in metrics.items() if math.isfinite(estimate.mean)}
-    return StageOutcome(
-        final=final,
-        tables={name: table for name, table in tables.items() if table.rows},
-    )
+    return StageOutcome(final=final, tables={name: table for name, table in tables.items() if table.rows})
 
 
 def _policies_table(run: StoredRun) -> TrackedTable:

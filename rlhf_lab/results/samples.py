@@ -82,13 +82,7 @@ def _order_candidates(all_prompts: list[Any], hacked: list[Any]) -> list[tuple[A
 
 def pack(value: object) -> str:
     """Return JSON that cannot close its script element or start a comment, whatever text it contains."""
-    text = json.dumps(
-        value,
-        ensure_ascii=False,
-        separators=(",", ":"),
-        allow_nan=False,
-        default=str,
-    )
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     # JSON parsers read the escape \uXXXX as the same character.
     for character in ("<", ">", "&", "\u2028", "\u2029"):
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -117,12 +111,7 @@ def _prompt_entry(prompt: Any, rows: dict[str, list[dict[Any, Any]]], names: lis
     """
     responses = [[_response_entry(row) for row in rows.get(name, [])] for name in names]
     number, text = prompt
-    return {
-        "id": str(number),
-        "text": _cut_text(str(text).strip()),
-        "why": why,
-        "replies": responses,
-    }
+    return {"id": str(number), "text": _cut_text(str(text).strip()), "why": why, "replies": responses}
 
 
 def _response_entry(row: dict[Any, Any]) -> dict[str, Any]:

@@ -14,14 +14,7 @@ WRITERS = ("results", "studies", "figures", "reports", "statistics", "monitoring
 
 def remember(directory: Path, sentence: str, caveat: str) -> None:
     """Store the answer of a run whose report has just been written."""
-    write_json(
-        directory / NAME,
-        {
-            "sentence": sentence,
-            "caveat": caveat,
-            "made_from": _inputs_digest(directory),
-        },
-    )
+    write_json(directory / NAME, {"sentence": sentence, "caveat": caveat, "made_from": _inputs_digest(directory)})
 
 
 def recall(directory: Path) -> tuple[str, str] | None:

@@ -52,22 +52,11 @@ def _to_library_panel(reports: Any, panel: Panel) -> Any:
         return reports.ScatterPlot(title=panel.title, x=x, y=y)
     if isinstance(panel, Bars):
         metric = reports.SummaryMetric(f"final/{panel.metric}")
-        return reports.BarPlot(
-            title=panel.title,
-            title_x=panel.unit,
-            metrics=[metric],
-            **by_level,
-        )
+        return reports.BarPlot(title=panel.title, title_x=panel.unit, metrics=[metric], **by_level)
     if isinstance(panel, Nodes):
         return reports.LinePlot(title=panel.title, title_y=panel.unit, x="step", metric_regex=panel.pattern)
     grouping = by_level if panel.grouped else {}
-    return reports.LinePlot(
-        title=panel.title,
-        title_y=panel.unit,
-        x=panel.x,
-        y=list(panel.metrics),
-        **grouping,
-    )
+    return reports.LinePlot(title=panel.title, title_y=panel.unit, x=panel.x, y=list(panel.metrics), **grouping)
 
 
 def write(path: Path) -> Path:

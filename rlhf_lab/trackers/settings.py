@@ -82,8 +82,4 @@ def marked(tracker: object, *, group: str = "", swept: Mapping[str, Any] | None 
     # Only trackers that compare runs have groups.
     if not isinstance(tracker, Shared):
         return tracker
-    return dataclasses.replace(
-        tracker,
-        group=tracker.group or group,
-        swept=dict(swept or {}),
-    )
+    return dataclasses.replace(tracker, group=tracker.group or group, swept=dict(swept or {}))

@@ -236,12 +236,7 @@ def _make_subject(
         recipe=recipe,
         group=settings.group or recipe,
         tags=[*labels, *redacted(settings.tags)],
-        config=config
-        | {
-            "recipe": recipe,
-            "level": labels[0] if labels else recipe,
-            "swept": swept,
-        },
+        config=config | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": swept},
         question=str(values["question"]),
         directory=Path(values["outputs"]).resolve(),
         resumed=resumed,

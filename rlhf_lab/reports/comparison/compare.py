@@ -24,13 +24,7 @@ from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_clusters, prompt_means, scores
 from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.stage import stage_settings
-from rlhf_lab.statistics.inference import (
-    Comparison,
-    Estimate,
-    holm,
-    paired_difference,
-    unpaired_difference,
-)
+from rlhf_lab.statistics.inference import Comparison, Estimate, holm, paired_difference, unpaired_difference
 from rlhf_lab.statistics.paired_rates import with_mcnemar
 from rlhf_lab.statistics.rows import rate_or_mean
 from rlhf_lab.training.settings import StageSettings

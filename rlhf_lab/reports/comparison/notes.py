@@ -18,13 +18,7 @@ def run_notes(a: Side, b: Side) -> list[str]:
     """Return notes on unfinished runs, prompts that are not shared, and metrics whose scales differ."""
     scales = [mismatch.remark for mismatch in mismatches(a.run, b.run)]
     # Completeness comes first, because it affects all numbers.
-    return [
-        *_completeness_notes(a),
-        *_completeness_notes(b),
-        *_prompt_notes(a, b),
-        *scales,
-        *_sampling_notes(a, b),
-    ]
+    return [*_completeness_notes(a), *_completeness_notes(b), *_prompt_notes(a, b), *scales, *_sampling_notes(a, b)]
 
 
 def study_notes(a: Study, b: Study) -> list[str]:

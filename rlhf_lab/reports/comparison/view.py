@@ -125,7 +125,7 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
 def comparison_page(view: Mapping[str, Any]) -> ReportPage:
     """Return the page of `run_comparison` or `study_comparison`."""
     sections = {
-        "comparison": PageSection(template=f"{__package__}:compare.html.j2", values={**view, "headings": HEADINGS}),
+        "comparison": PageSection(template=f"{__package__}:compare.html.j2", values={**view, "headings": HEADINGS})
     }
     if view["samples"]:
         sections["samples"] = view["samples"]
@@ -298,12 +298,7 @@ def policy_frontier(a: Side, b: Side) -> Chart | None:
         if len(series) == 2:
             title = metric_title(metric)
             x_label = "√KL from each run's own reference, √nats per response"
-            return frontier(
-                series,
-                title=f"{title} against √KL of every policy",
-                x_label=x_label,
-                y_label=title,
-            )
+            return frontier(series, title=f"{title} against √KL of every policy", x_label=x_label, y_label=title)
     return None
 
 
@@ -317,11 +312,7 @@ def _policy_points(run: StoredRun, metric: str) -> list[Point]:
         if kl and value and not math.isnan(kl.mean + value.mean):
             root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may be negative
             seed = str(run.manifest.get("seed", "–"))
-            tooltip = {
-                "policy": policy.name,
-                "KL": compact(kl),
-                **estimate_tooltip(metric_title(metric), value),
-            }
+            tooltip = {"policy": policy.name, "KL": compact(kl), **estimate_tooltip(metric_title(metric), value)}
             point = Point(
                 root_kl, value.mean, value.low, value.high, label=policy.name, tooltip={**tooltip, "seed": seed}
             )
@@ -378,12 +369,7 @@ def _run_metadata(side: Side) -> dict[str, Any]:
         ("code", str(run.manifest.get("git_sha") or "")[:10]),
     ]
     shown = [(name, str(value)) for name, value in tooltip if value not in (None, "")]
-    return {
-        "name": side.name,
-        "recipe": run.recipe,
-        "status": run.status,
-        "facts": shown,
-    }
+    return {"name": side.name, "recipe": run.recipe, "status": run.status, "facts": shown}
 
 
 def _study_metadata(letter: str, study: Study) -> dict[str, Any]:

@@ -91,15 +91,7 @@ def _level(name: str, rows: Sequence[Row], value: float) -> Series:
 
 
 def _chart(lines: Sequence[Series], title: str, y_label: str, events: Sequence[EventMark]) -> Chart:
-    return curves(
-        lines,
-        title=title,
-        x_label="iteration",
-        y_label=y_label,
-        size=SIZE,
-        legend=True,
-        events=events,
-    )
+    return curves(lines, title=title, x_label="iteration", y_label=y_label, size=SIZE, legend=True, events=events)
 
 
 def lost_comparisons(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:

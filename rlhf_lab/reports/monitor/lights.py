@@ -19,9 +19,4 @@ def lights(run: StoredRun) -> PageSection | None:
     if not shown:
         return None
     values = {"lights": shown, "remark": light_note(shown)}
-    return PageSection(
-        "Signs of reward hacking",
-        NOTE,
-        template=f"{__package__}:lights.html.j2",
-        values=values,
-    )
+    return PageSection("Signs of reward hacking", NOTE, template=f"{__package__}:lights.html.j2", values=values)

@@ -72,11 +72,7 @@ def monitor(run: StoredRun) -> PageSection | None:
         "words": summary(replayed).split("\n"),
         "remarks": notes,
     }
-    return PageSection(
-        "What the monitor saw",
-        template=f"{__package__}:panels.html.j2",
-        values=values,
-    )
+    return PageSection("What the monitor saw", template=f"{__package__}:panels.html.j2", values=values)
 
 
 def lengths(monitor: Replay) -> Chart | None:
@@ -103,10 +99,7 @@ def rewards(monitor: Replay) -> Chart | None:
     p5, p25, median, p75, p95 = quantiles
     # A curve of NaN shows only its band.
     no_line = np.full(len(median), np.nan)
-    lines = [
-        PanelCurve("median, middle half", median, 0, p25, p75),
-        PanelCurve("5 to 95 %", no_line, 5, p5, p95),
-    ]
+    lines = [PanelCurve("median, middle half", median, 0, p25, p75), PanelCurve("5 to 95 %", no_line, 5, p5, p95)]
     return _draw_panel(monitor, "Distribution of the reward", "reward", lines)
 
 
@@ -124,13 +117,7 @@ def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[Panel
     """Plot curves over iterations with the alarms as vertical lines."""
     series = [Series(line.name, _points(line), line.colour) for line in lines]
     return curves(
-        series,
-        title=title,
-        x_label="iteration",
-        y_label=y_label,
-        size=(420, 170),
-        legend=True,
-        events=_alarms(monitor),
+        series, title=title, x_label="iteration", y_label=y_label, size=(420, 170), legend=True, events=_alarms(monitor)
     )
 
 

@@ -72,22 +72,10 @@ def kl_frontier(run: StoredRun) -> Chart | None:
     for colour, metric in enumerate(("proxy", "gold")):
         # The first policy has gain 0, at its own KL if that was measured.
         kl_of_first = kl[first]
-        start = {
-            "policy": first,
-            "KL": compact(kl_of_first) if kl_of_first else "0",
-            "gain": "0",
-        }
+        start = {"policy": first, "KL": compact(kl_of_first) if kl_of_first else "0", "gain": "0"}
         label = first if metric == "proxy" else ""
         start_distance, _, _ = _root_kl(kl_of_first, 0.0)
-        points = [
-            Point(
-                start_distance,
-                0.0,
-                label=label,
-                tooltip=start,
-                joined=first in path,
-            )
-        ]
+        points = [Point(start_distance, 0.0, label=label, tooltip=start, joined=first in path)]
         for name in later_names:
             change = gain(run, name, metric, scale=scales[metric] if scales else 1.0)
             kl_of_policy = kl[name]
@@ -157,20 +145,11 @@ def proxy_against_gold(run: StoredRun) -> Chart | None:
         proxy = policy_mean(run, name, "proxy")
         gold = policy_mean(run, name, "gold")
         if proxy and gold and not math.isnan(proxy.mean + gold.mean):
-            tooltip = {
-                "policy": name,
-                "proxy reward": compact(proxy),
-                **estimate_tooltip("gold reward", gold),
-            }
+            tooltip = {"policy": name, "proxy reward": compact(proxy), **estimate_tooltip("gold reward", gold)}
             bounds = (gold.low, gold.high, proxy.low, proxy.high)
             points.append(Point(proxy.mean, gold.mean, *bounds, name, tooltip, joined=name in path))
     if len(points) < 2:
         return None
     name = "policies in order of proxy" if path else "policies"
     series = [Series(name, sorted(points, key=lambda point: point.x), 2)]
-    return draw_frontier(
-        series,
-        title="Gold against proxy reward",
-        x_label="proxy reward",
-        y_label="gold reward",
-    )
+    return draw_frontier(series, title="Gold against proxy reward", x_label="proxy reward", y_label="gold reward")

@@ -27,11 +27,7 @@ def samples_section(samples: dict[str, Any]) -> PageSection | None:
     # Reward models, for example, evaluate no responses.
     if not samples["prompts"]:
         return None
-    return PageSection(
-        "Samples side by side",
-        template="samples.html.j2",
-        values={"samples": samples},
-    )
+    return PageSection("Samples side by side", template="samples.html.j2", values={"samples": samples})
 
 
 def sample_distributions(run: StoredRun) -> PageSection | None:
@@ -41,12 +37,7 @@ def sample_distributions(run: StoredRun) -> PageSection | None:
     if not charts:
         return None
     template = f"{__package__}:spreads.html.j2"
-    return PageSection(
-        "Distribution of single samples",
-        note,
-        template=template,
-        values={"charts": charts},
-    )
+    return PageSection("Distribution of single samples", note, template=template, values={"charts": charts})
 
 
 def spread_charts(run: StoredRun) -> list[Chart]:
@@ -64,10 +55,6 @@ def spread_charts(run: StoredRun) -> list[Chart]:
         if quantiles:
             title = metric_title(metric)
             charts.append(
-                spread(
-                    quantiles,
-                    title=f"{title} of single samples, by policy",
-                    x_label=f"{title} per sample",
-                )
+                spread(quantiles, title=f"{title} of single samples, by policy", x_label=f"{title} per sample")
             )
     return charts

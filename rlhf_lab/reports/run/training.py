@@ -51,11 +51,7 @@ def training(run: StoredRun) -> PageSection:
     """Return the section with curves of the logged metrics; the remaining metrics are in a collapsed table."""
     charts, uncharted = training_curves(run.metrics)
     values = {"charts": charts, "uncharted": uncharted}
-    return PageSection(
-        "Training",
-        template=f"{__package__}:training.html.j2",
-        values=values,
-    )
+    return PageSection("Training", template=f"{__package__}:training.html.j2", values=values)
 
 
 def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, Chart]], list[tuple[str, str, str]]]:

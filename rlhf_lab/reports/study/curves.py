@@ -67,13 +67,7 @@ def _policy_rows(curve: LevelCurve) -> list[dict[str, Any]]:
                     "seed": str(point["seed"]),
                     "policy": f"number {point['position']} of its run",
                 }
-                row = {
-                    "series": curve.level,
-                    "metric": metric,
-                    "x": float(point["d"]),
-                    "y": gain,
-                    "facts": tooltip,
-                }
+                row = {"series": curve.level, "metric": metric, "x": float(point["d"]), "y": gain, "facts": tooltip}
                 rows.append(row)
     return rows
 
@@ -87,14 +81,7 @@ def _fit_rows(curve: LevelCurve) -> list[dict[str, Any]]:
         if fits is not None:
             gains = fits.gain(d_N).tolist()
             for d, gain in zip(d_N.tolist(), gains, strict=True):
-                rows.append(
-                    {
-                        "series": curve.level,
-                        "metric": metric,
-                        "x": d,
-                        "y": gain,
-                    }
-                )
+                rows.append({"series": curve.level, "metric": metric, "x": d, "y": gain})
     return rows
 
 

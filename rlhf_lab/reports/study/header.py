@@ -62,12 +62,6 @@ def job_entries(study: Study) -> list[dict[str, Any]]:
         overrides = [str(job[factor]) for factor in study.factors]
         note = "; ".join(filter(None, (error, change(job))))
         entries.append(
-            {
-                "index": job["index"],
-                "overrides": overrides,
-                "status": job["status"],
-                "link": link,
-                "remark": note,
-            }
+            {"index": job["index"], "overrides": overrides, "status": job["status"], "link": link, "remark": note}
         )
     return entries

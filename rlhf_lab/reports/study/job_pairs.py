@@ -39,13 +39,7 @@ def job_pairs(
     """
     completed = study.completed.to_dict("records")
     if len(completed) < 2:
-        return {
-            "folder": str(study.path),
-            "factors": [],
-            "metrics": [],
-            "jobs": [],
-            "tests": {},
-        }
+        return {"folder": str(study.path), "factors": [], "metrics": [], "jobs": [], "tests": {}}
     jobs = [
         {
             "index": job["index"],

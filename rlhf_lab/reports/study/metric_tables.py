@@ -43,11 +43,7 @@ def _tables(study: Study, comparisons: Sequence[MetricSection], files: dict[str,
     # The first column is named after the compared setting, without its section.
     headings = (study.compare.split(".")[-1], *HEADINGS[1:])
     values = {"tables": tables, "headings": headings, "method": method(study)}
-    return PageSection(
-        template=f"{__package__}:metrics.html.j2",
-        values=values,
-        files=files or {},
-    )
+    return PageSection(template=f"{__package__}:metrics.html.j2", values=values, files=files or {})
 
 
 def level_dots(study: Study, sections: Sequence[MetricSection]) -> Chart:

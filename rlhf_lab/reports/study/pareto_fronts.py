@@ -51,9 +51,4 @@ def pareto_figure(study: Study, pareto_front: ParetoFront) -> Chart:
         x_bounds = (first.low, first.high)
         point = Point(first.mean, second.mean, *y_bounds, *x_bounds, tooltip=tooltip)
         series.append(Series(study.label(row.level), [point], colour))
-    return frontier(
-        series,
-        title=pareto_title(pareto_front),
-        x_label=x_title,
-        y_label=y_title,
-    )
+    return frontier(series, title=pareto_title(pareto_front), x_label=x_title, y_label=y_title)

@@ -129,11 +129,7 @@ def _mean_point(policies: pd.DataFrame, x_values: pd.Series, x_name: str, metric
     x = clustered_mean(x_values.to_numpy(dtype=float), seeds(policies))
     y = clustered_mean(policies[metric].to_numpy(dtype=float), seeds(policies))
     policy = ", ".join(dict.fromkeys(policies["policy"]))
-    tooltip = {
-        "policy": policy,
-        x_name: compact(x),
-        **_seed_metadata(metric, y, policies),
-    }
+    tooltip = {"policy": policy, x_name: compact(x), **_seed_metadata(metric, y, policies)}
     joined = _on_one_path(policies)
     return Point(x.mean, y.mean, y.low, y.high, x.low, x.high, tooltip=tooltip, joined=joined)
 

@@ -20,13 +20,7 @@ def policies(results: StudyResults) -> PageSection | None:
         rows = [(level, count, *values) for level, count, values in last["rows"]]
         table = ReportTable(headings, rows)
     template = f"{__package__}:policies.html.j2"
-    return PageSection(
-        "Last policy of each level",
-        note,
-        table=table,
-        template=template,
-        values={"lights": lights},
-    )
+    return PageSection("Last policy of each level", note, table=table, template=template, values={"lights": lights})
 
 
 def samples(results: StudyResults) -> PageSection | None:
@@ -39,8 +33,4 @@ def pairs(results: StudyResults) -> PageSection | None:
     pairs = results.policies["pairs"]
     if not pairs["jobs"]:
         return None
-    return PageSection(
-        "Any two jobs",
-        template=f"{__package__}:pairs.html.j2",
-        values={"pairs": pairs},
-    )
+    return PageSection("Any two jobs", template=f"{__package__}:pairs.html.j2", values={"pairs": pairs})

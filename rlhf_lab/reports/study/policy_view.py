@@ -12,14 +12,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.reports.study.job_pairs import job_pairs
-from rlhf_lab.results.gains import (
-    cluster_column,
-    lights,
-    policy_names,
-    policy_of,
-    prompt_clusters,
-    prompt_means,
-)
+from rlhf_lab.results.gains import cluster_column, lights, policy_names, policy_of, prompt_clusters, prompt_means
 from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
@@ -132,9 +125,5 @@ def _side_by_side(examples: dict[str, StoredRun]) -> dict[str, Any]:
         rows = run.evaluation
         responses.append(rows[rows["policy"] == policy_of(run)].assign(policy=level))
     # Combine them as if one run had evaluated a policy per level.
-    combined = dataclasses.replace(
-        first_run,
-        evaluation=pd.concat(responses, ignore_index=True),
-        policies=(),
-    )
+    combined = dataclasses.replace(first_run, evaluation=pd.concat(responses, ignore_index=True), policies=())
     return pick_samples(combined, budget=SAMPLE_BYTES)
