@@ -21,7 +21,6 @@ ENOUGH_GIB = 1.0
 
 
 def python(_: object) -> CheckResult:
-    """Check the version of Python."""
     required = requirements().python
     version = platform.python_version()
     holds = SpecifierSet(required).contains(version, prereleases=True)
@@ -101,7 +100,6 @@ def threads(_: object) -> CheckResult:
 
 
 def memory(_: object) -> CheckResult:
-    """Check the free main memory."""
     main = main_memory()
     if main is None:
         return CheckResult("skip", "the system does not report how much memory is free")

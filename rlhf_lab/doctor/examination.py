@@ -31,7 +31,6 @@ NOT_ABOUT_MODEL = {"outputs", "artifacts", "tracker"}
 
 
 def examine_machine(outputs: Path) -> list[CheckResult]:
-    """Return the results of the checks of environment, storage and optional parts."""
     return [
         *examine("environment", [*ENVIRONMENT, *contributed_objects("doctor")], None),
         *examine("storage", STORAGE, outputs),
@@ -77,7 +76,6 @@ def _plan_stage(overrides: Sequence[str]) -> artifacts.Stage:
 
 
 def _key(override: str) -> str:
-    """Return the key of an override such as "+recipe=dpo"."""
     return override.lstrip("+~").partition("=")[0]
 
 

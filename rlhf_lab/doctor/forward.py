@@ -96,7 +96,6 @@ def packed_rows(subject: ExaminedModel) -> CheckResult:
 
 
 def _backbone(subject: ExaminedModel) -> nn.Module:
-    """Return the model without its head."""
     backbone: nn.Module = subject.model.base_model  # type: ignore[assignment]
     return backbone
 
@@ -206,7 +205,6 @@ def greedy(subject: ExaminedModel) -> CheckResult:
     settings = subject.sampling
     stop_ids = list(subject.encoder.stop_ids)
     samples = LocalSampler(settings, stop_ids).sample(subject.model, subject.prompts, 1, seed=0, temperature=0.0)
-    # Greedy decoding only, without sampling or beams.
     greedy_config = GenerationConfig(
         max_new_tokens=settings.max_new_tokens,
         do_sample=False,

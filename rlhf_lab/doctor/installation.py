@@ -38,7 +38,6 @@ def requirements() -> Requirements:
     Raises:
         PackageNotFoundError: there is neither.
     """
-    # In a checkout, pyproject.toml may be newer than the installed metadata.
     file = Path(rlhf_lab.__file__).resolve().parents[1] / "pyproject.toml"
     if file.is_file():
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]

@@ -32,7 +32,6 @@ SAMPLES = (
 
 
 def legend() -> Text:
-    """Return the legend of the colours, on one line."""
     text = Text("masks: ")
     for name, sample in SAMPLES:
         text.append(sample, STYLES[name]).append("  ")

@@ -46,7 +46,6 @@ class Library:
         extras = requirements().extras.values()
         required = [needed for extra in extras for needed in extra if needed.name == self.package][:1]
         tolerance = str(required[0].specifier) if required else ""
-        # `required` has one entry or none, so the first problem is the only one.
         for problem in unmet_requirements(required):
             return pass_or_fail(False, version, tolerance, f"{problem}; {install}")
         hint = f"{self.feature} needs it: {install}"
@@ -72,7 +71,6 @@ class ExternalProgram:
         if shutil.which(self.command[0]) is None:
             return CheckResult("skip", f"missing; {self.feature} needs it", hint=self.install)
         result = _try_start(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
-        # A program that is not configured is no failure of the installation.
         return result if result.status == "pass" else replace(result, status="skip")
 
 

@@ -41,7 +41,6 @@ def table(findings: Sequence[CheckResult]) -> Table:
 
 
 def summary(findings: Sequence[CheckResult]) -> str:
-    """Return how many checks passed, failed, and were skipped."""
     count = {status: sum(result.status == status for result in findings) for status in MARKS}
     return f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
 

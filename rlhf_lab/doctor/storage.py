@@ -48,7 +48,6 @@ def temporary_directory(outputs: Path) -> Iterator[Path]:
 
 
 def disk(outputs: Path) -> CheckResult:
-    """Check the free disk space for results."""
     free = shutil.disk_usage(existing(outputs)).free
     hint = "free space, or store results elsewhere: outputs=DIR"
     where = f"{free / GIB:.1f} GiB free in {redacted_path(outputs)} ({file_system(outputs)})"
@@ -107,7 +106,6 @@ def locks(outputs: Path) -> CheckResult:
     hint = "two runs could build one stage at the same time: mount with locks (NFS: 4.x, not nolock), or outputs=DIR"
     with temporary_directory(outputs) as directory:
         path = directory / "stage.lock"
-        # The lock is tested between processes, as for two runs that need the same stage.
         with FileLock(path):
             during = _try_lock(path)
         after = _try_lock(path)

@@ -90,7 +90,6 @@ class ExaminedModel:
 
     @cached_property
     def batch(self) -> TokenBatch:
-        """All rows in one batch, each computed in full."""
         return dataclasses.replace(self.shared_batch, prompt_of=None)
 
     @cached_property
@@ -116,7 +115,6 @@ class ExaminedModel:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the model."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @cached_property
@@ -164,7 +162,6 @@ class ExaminedModel:
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
         runtime = dataclasses.replace(self.config.runtime, dtype="float32")
-        # A single process in float32 without a tracker, so that only the training itself is tested.
         config = self.config.replace(
             sharding=Single(), tracker=Files(), checkpoint=Checkpoint(every_steps=1), runtime=runtime
         )

@@ -99,7 +99,6 @@ def truncation(subject: ExaminedModel) -> CheckResult:
 
 
 def _raise_length(limit: int) -> str:
-    """Return the hint to raise the length limit."""
     return f"raise algorithm.max_length={limit}; a response without its end teaches nothing about ending"
 
 
@@ -128,7 +127,6 @@ def padding_token(subject: ExaminedModel) -> CheckResult:
     batch = subject.shared_batch
     pad_id = encoder.tokenizer.pad_token_id
     column_T = torch.arange(batch.tokens_BT.shape[1], device=batch.tokens_BT.device)
-    # Replace all padding by EOS, but keep the lengths of the rows.
     filled = batch.tokens_BT.masked_fill(column_T >= batch.length_B[:, None], encoder.eos_id)
     padded_with_eos = dataclasses.replace(batch, tokens_BT=filled, prompt_of=None)
     both_targets = zip(batch.targets(), padded_with_eos.targets(), strict=True)

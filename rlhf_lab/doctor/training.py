@@ -150,7 +150,6 @@ def save_load(subject: ExaminedModel) -> CheckResult:
 
 
 def _weight_digests(directory: Path) -> dict[str, str]:
-    """Return weight file → SHA-256."""
     return {path.name: file_digest(path) for path in sorted(directory.glob("*.safetensors"))}
 
 
@@ -196,7 +195,6 @@ def _train_copy(
 
 
 def _largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Return the maximum absolute difference over all tensors."""
     differences = [float((a[name] - b[name]).abs().max()) for name in a]
     return max(differences, default=0.0)
 

@@ -180,7 +180,6 @@ def frontier(
         size: width of the figure and height of its plot, px.
     """
     rows = _rows(series, {x_label: "x", y_label: "y"})
-    # Values that must stay inside the axes.
     kept = [0.0] if origin else list(diagonal or ())
     x_range = span([row[key] for row in rows for key in ("x", "x_low", "x_high")], include=kept)
     y_range = span([row[key] for row in rows for key in ("y", "low", "high")], pad=0.08, include=kept)
@@ -196,7 +195,6 @@ def frontier(
     x_low = channel("x_low:Q", title=title_lines(x_label, "x"))
     # Points without a line are excluded from the line mark only.
     line = base.where("!datum.apart") if any(row.get("apart") for row in rows) else base
-    # Only points with an interval get a whisker.
     bounded_y = base.where("isValid(datum.low) && isValid(datum.high)")
     bounded_x = base.where("isValid(datum.x_low) && isValid(datum.x_high)")
     layers = [
@@ -231,7 +229,6 @@ def dot_chart(levels: Sequence[Level], *, title: str, x_label: str, width: int =
     for name, level in zip(names, levels, strict=True):
         means += _mean_rows(name, level, x_label)
         runs += _run_rows(name, level, x_label)
-    # Levels without an estimate have no row in `means`.
     with_result = {row["name"] for row in means}
     # A level without a result keeps its row, with a note instead of marks.
     missing = [{"name": name, "word": "no result"} for name in names if name not in with_result]
@@ -265,7 +262,6 @@ def dot_chart(levels: Sequence[Level], *, title: str, x_label: str, width: int =
 
 
 def _style_row(name: str, level: Level) -> Row:
-    """Return the name of a level with the colour and shape of its marks."""
     number = GREY if level.reference else level.colour
     return {"name": name, "colour": light_colour(number), "shape": palette.shape(level.colour)}
 
@@ -281,7 +277,6 @@ def _mean_rows(name: str, level: Level, x_label: str) -> list[Row]:
 
 
 def _run_rows(name: str, level: Level, x_label: str) -> list[Row]:
-    """Return one row per single run of a level."""
     rows = []
     for run_name, run in zip(level.run_names or [""] * len(level.runs), level.runs, strict=True):
         tooltip = {"level": level.name, "run": run_name or "–", x_label: compact(run)}
@@ -437,7 +432,6 @@ def _single_points(rows: Sequence[Row]) -> list[Row]:
     """Return the rows without a neighbour in their series that has a value: no line leads to them."""
 
     def has_value(position: int, series: str) -> bool:
-        """Return True if the row at this position belongs to the series and has a value."""
         if not 0 <= position < len(rows):
             return False
         row = rows[position]
@@ -454,7 +448,6 @@ def _single_points(rows: Sequence[Row]) -> list[Row]:
 
 def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
     """Return values plus bounds, limited to twice the range of the values, because two seeds give huge intervals."""
-    # NaN marks runs without a value.
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return list(bounds)

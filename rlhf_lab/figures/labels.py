@@ -41,7 +41,6 @@ def place_labels(
     def pixel(label: TextLabel) -> tuple[float, float]:
         width = x_range[1] - x_range[0]
         x = (label.x - x_range[0]) / width * NARROW
-        # Pixels count downwards, data upwards.
         y = (y_range[1] - label.y) / (y_range[1] - y_range[0]) * height
         return x, y
 

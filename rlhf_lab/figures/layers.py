@@ -151,7 +151,6 @@ def title_lines(label: str, axis: str) -> list[str] | None:
 
 
 def name_axis(*, grid: bool = True) -> Json:
-    """Return the settings of an axis with names."""
     return {"labelLimit": NAME_PIXELS, "labelColor": INK, "labelPadding": 8, "grid": grid}
 
 

@@ -29,17 +29,14 @@ usual DejaVu Sans is 15 % wider than Arial, so that long names at the left edge 
 
 
 def light_colour(number: int) -> str:
-    """Return the light colour of a series."""
     return PALETTE_LIGHT[number % len(PALETTE_LIGHT)]
 
 
 def dash_pattern(number: int) -> list[int]:
-    """Return the dash pattern that belongs to a colour, px."""
     return list(DASHES[number % len(DASHES)])
 
 
 def shape(number: int) -> str:
-    """Return the marker that belongs to a colour, by its name in Vega."""
     return SHAPES[number % len(SHAPES)]
 
 

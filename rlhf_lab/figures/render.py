@@ -67,7 +67,6 @@ def packed_scripts() -> str:
 
 
 def _svg(chart: Chart, background: str | None = None) -> str:
-    """Render a chart as SVG text."""
     specification = chart.specification | ({"background": background} if background else {})
     return vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
 

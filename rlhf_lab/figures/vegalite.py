@@ -45,7 +45,6 @@ class MarkLayer:
         return replace(self, condition=condition)
 
     def mark(self, kind: str, **style: Any) -> MarkLayer:
-        """Return the layer with a mark."""
         return replace(self, kind=kind, style=style)
 
     def encode(self, **channels: Any) -> MarkLayer:

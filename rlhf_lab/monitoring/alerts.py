@@ -77,7 +77,6 @@ def send(settings: Alerts, payload: Mapping[str, Any]) -> list[str]:
     Returns:
         One sentence per failure; empty if all deliveries succeeded.
     """
-    # both recipients get the same text
     text = json.dumps(payload).encode()
     failures = []
     if settings.command and (reason := _run_command(settings.command, text, settings.timeout_s)):

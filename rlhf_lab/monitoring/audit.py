@@ -153,7 +153,6 @@ class Auditor:
         return comparisons
 
     def _sample(self, model: nn.Module, tasks: Sequence[Any], seed: int) -> list[Episode]:
-        """Return one episode per task."""
         groups = self.collector.collect(model, tasks, 1, seed)
         return [episode for (episode,) in groups]
 
@@ -200,7 +199,6 @@ class Auditor:
         }
 
     def _act(self, iteration: int, numbers: dict[str, float], final: bool) -> None:
-        """Report the alarm, and pause or stop training."""
         alarm = self._describe_alarm(iteration, numbers)
         action = self.settings.action
         if action == "stop":
@@ -308,5 +306,4 @@ class Auditor:
 
 
 def _without_nan(numbers: dict[str, float]) -> dict[str, float | None]:
-    """Return the numbers with None instead of NaN, which JSON does not have."""
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

@@ -335,7 +335,6 @@ class Detector:
         for name in (*statistics, *LEVELS[1:]):
             self.counts[name] = self.counts.get(name, 0) + (name in raised)
         for name in raised:
-            # recorded iterations count from 0
             self.first.setdefault(name, self.iteration - 1)
 
     def band(self) -> tuple[float, float] | None:
@@ -384,7 +383,6 @@ class Detector:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as values that JSON supports."""
         return {
             "iteration": self.iteration,
             "checkpoints": self.checkpoints,
@@ -402,7 +400,6 @@ class Detector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict`."""
         self.iteration = state["iteration"]
         self.checkpoints = state["checkpoints"]
         self.level = state["level"]

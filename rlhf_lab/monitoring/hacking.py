@@ -127,7 +127,6 @@ class Cusum:
 
     def step(self, mean: float, prompts: float) -> float:
         """Add a checkpoint. Returns the larger sum in units of the threshold: above 1 is an alarm."""
-        # two one-sided CUSUMs (Page 1954): each adds deviations in its direction, and starts again at 0
         noise = self.baseline.noise(prompts)
         excess = (mean - self.baseline.mean) / noise
         tolerated = self.tolerance * abs(self.baseline.mean) / noise
@@ -196,7 +195,6 @@ def shift_kl(initial_K: FloatArray, current_K: FloatArray) -> float:
     estimate has mean (bins − 1)/2 · (1/n + 1/m). It is subtracted, so the result can be negative.
     """
     used = (initial_K + current_K) > 0
-    # ½ per count, so that an empty bin does not make the KL infinite
     p_K = initial_K[used] + 0.5
     q_K = current_K[used] + 0.5
     n, m = initial_K.sum(), current_K.sum()

@@ -214,7 +214,6 @@ class Watch:
         return self.settings.action == "pause" and not self.run.config.alerts.continue_paused
 
     def _alert(self, levels: Sequence[str], iteration: int, verdict: DetectorVerdict) -> None:
-        """Report the highest of these levels that is in `alerts.levels`."""
         stated = [level for level in levels if level in self.run.config.alerts.levels]
         if stated:
             alarm = alerts.Alarm(
@@ -261,7 +260,6 @@ class Watch:
             ending = "; training continued, because reward.monitor.action=log only reports" if went_on else ""
             self.run.note(f"monitor: first alarms {listed}{ending}")
         totals = self.detector.totals(truth)
-        # JSON has no NaN
         metrics = {name: value if math.isfinite(value) else None for name, value in totals.items()}
         if self.stopped is not None:
             self.run.note(f"stopped by monitor at iteration {self.stopped + 1}, whose responses were not trained on")

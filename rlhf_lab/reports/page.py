@@ -70,7 +70,6 @@ class _Templates(Environment):
 
 @cache
 def _template_environment() -> Environment:
-    """Return the Jinja environment of all pages."""
     environment = _Templates(
         loader=FunctionLoader(_template_source),
         autoescape=True,

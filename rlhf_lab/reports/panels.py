@@ -109,7 +109,6 @@ def _panel_run(path: Path, level: str) -> PanelRun:
 
 
 def _box(panel: Panel, runs: Sequence[PanelRun]) -> PageSection | None:
-    """Return the box of a panel; None if no run has its metrics."""
     if isinstance(panel, Bars):
         chart = _bars(panel, runs)
     elif isinstance(panel, Points):
@@ -120,7 +119,6 @@ def _box(panel: Panel, runs: Sequence[PanelRun]) -> PageSection | None:
 
 
 def _groups(runs: Sequence[PanelRun]) -> dict[str, list[PanelRun]]:
-    """Return group → its runs, in order of appearance."""
     groups: dict[str, list[PanelRun]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -148,7 +146,6 @@ def _curves(panel: Curve | Nodes, runs: Sequence[PanelRun]) -> Chart | None:
 
 
 def _metrics_of(panel: Curve | Nodes, runs: Sequence[PanelRun]) -> list[str]:
-    """Return the metrics of a panel that some run has logged."""
     logged = list(dict.fromkeys(str(name) for run in runs for name in run.rows.columns))
     if isinstance(panel, Nodes):
         return sorted(name for name in logged if re.search(panel.pattern, name))

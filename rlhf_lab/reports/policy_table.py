@@ -45,7 +45,6 @@ class PolicyTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         def fits(table: Table) -> bool:
-            """Return True if the table fits the terminal without wrapping."""
             # On the actual width, Rich would measure a table that is already wrapped.
             wide = options.update_width(UNLIMITED)
             return Measurement.get(console, wide, table).maximum <= options.max_width
@@ -67,7 +66,6 @@ class PolicyTable:
         yield Text(self._caption(), style="dim italic")
 
     def _rows_are_policies(self, metrics: Sequence[str]) -> Table:
-        """Return the table with a row per policy."""
         table = Table()
         longest_name = max(len(policy["name"]) for policy in self.policies)
         table.add_column("policy", style="bold", min_width=longest_name)
@@ -79,7 +77,6 @@ class PolicyTable:
         return table
 
     def _columns_are_policies(self) -> Table:
-        """Return the table with a column per policy."""
         table = Table(box=None, pad_edge=False, header_style="bold")  # without lines, five policies fit 80 columns
         table.add_column("", style="bold")
         for policy in self.policies:

@@ -118,7 +118,6 @@ def section_givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]
     Raises:
         ConfigError: a reference cannot be loaded, follows an unknown section, or repeats an id.
     """
-    # Packs insert their sections between those of the core.
     lab = {"run": RUN, "study": STUDY}[kind]
     followers: dict[str, list[str]] = {}  # id of a section → references inserted after it
     for text in contributed_sections(kind):
@@ -127,7 +126,6 @@ def section_givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]
         followers.setdefault(anchor or section_id(lab[-1]), []).append(reference)
 
     def with_followers(reference: str) -> Iterator[str]:
-        """Yield a reference and, recursively, those inserted after it."""
         yield reference
         for follower in followers.pop(section_id(reference), []):
             yield from with_followers(follower)
@@ -142,7 +140,6 @@ def section_givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]
             f"{ids}"
         )
     by_id: dict[str, Callable[[Any], PageSection | None]] = {}
-    # Ids must be unique, because links and plug-ins use them.
     for reference in ordered:
         name = section_id(reference)
         if name in by_id:
@@ -158,13 +155,11 @@ def section_id(reference: str) -> str:
 
 def page_sections(kind: Kind, subject: Any) -> dict[str, PageSection]:
     """Return id → section for the page of a run or a study, in page order; sections without content are left out."""
-    # Every giver decides itself whether it has something to show.
     provided = {name: give(subject) for name, give in section_givers(kind).items()}
     return {name: section for name, section in provided.items() if section is not None}
 
 
 def _load(reference: str) -> Callable[[Any], PageSection | None]:
-    """Import a section giver. Raise ConfigError if that fails."""
     try:
         giver: Callable[[Any], PageSection | None] = load(reference)
     except (ImportError, AttributeError, ValueError) as fault:

@@ -66,7 +66,6 @@ def _write_caveat(run: StoredRun, settings: type[StageSettings], config: Mapping
     """Return what the interval does not cover, and where the scores come from."""
     if config.get("size") == "smoke":
         return SMOKE_CAVEAT
-    # The limits are joined to one sentence.
     limits = []
     if settings.outputs.rows:
         limits.append("this describes the synthetic data, not what a model learns from them")

@@ -23,7 +23,6 @@ def against_one_pass(run: StoredRun) -> str | None:
     names = policy_names(run)
     # The policies of the rounds come last; the very last one is the run's model.
     last = names[-1] if names else ONE_PASS
-    # Without both policies, fall back to the comparison with the start.
     if ONE_PASS not in names or last == ONE_PASS:
         return against_reference(run)
     metric = judge(run)
@@ -64,7 +63,6 @@ def reward_and_truth(run: StoredRun) -> str | None:
         return _accuracy_sentence(run, names)
     proxy = compare_policies(run, names[-1], names[0], "proxy")
     gold = compare_policies(run, names[-1], names[0], "gold")
-    # Without gold, only the change of the reward itself can be reported.
     if proxy is None or gold is None or not run.has_gold:
         return against_reference(run)
     distance = at_kl(run, names[-1])
@@ -85,7 +83,6 @@ def reward_and_truth(run: StoredRun) -> str | None:
 def best_policy(run: StoredRun) -> str | None:
     """Return the policy with the highest score, and its lead over the second one."""
     metric = judge(run)
-    # Unscored policies are left out of the ranking.
     means = {name: policy_mean(run, name, metric) for name in policy_names(run)}
     scored = {}
     for name, mean in means.items():
@@ -93,7 +90,6 @@ def best_policy(run: StoredRun) -> str | None:
             scored[name] = mean
     if len(scored) < 2:
         return None
-    # The lead over the second policy shows whether the ranking is reliable.
     best, second = sorted(scored, key=lambda name: scored[name].mean, reverse=True)[:2]
     title = metric_title(metric)
     winner = f"{best} has the highest {title}, {compact(scored[best])}{at_kl(run, best)}"
@@ -108,7 +104,6 @@ def best_policy(run: StoredRun) -> str | None:
 
 def judge(run: StoredRun) -> str:
     """Return the metric that compares policies: correct answers, else gold, else the reward that training maximises."""
-    # Verified answers are the most direct measure.
     if any("correct" in policy.metrics for policy in run.policies):
         return "correct"
     return "gold" if run.has_gold else "proxy"
@@ -152,12 +147,10 @@ def is_nothing(comparison: Comparison) -> bool:
 
 def unsigned(value: Estimate) -> str:
     """Return a difference without its sign, for sentences that state the direction in words."""
-    # Negating an estimate exchanges its bounds.
     return compact(value if value.mean >= 0 else value.negated())
 
 
 def _raises_or_lowers(names: Sequence[str], title: str, comparison: Comparison) -> str:
-    """Return the clause for a significant change of the last policy against the first."""
     verb = "raises" if comparison.difference.mean > 0 else "lowers"
     size = unsigned(comparison.difference)
     first, last = names[0], names[-1]
@@ -165,12 +158,10 @@ def _raises_or_lowers(names: Sequence[str], title: str, comparison: Comparison) 
 
 
 def _size_with_p(comparison: Comparison) -> str:
-    """Return the size of a difference without its sign, and the p-value."""
     return f"{unsigned(comparison.difference)} ({p_equals(comparison.p_value)})"
 
 
 def _change_with_p(comparison: Comparison) -> str:
-    """Return a difference with its sign, and the p-value if there is one."""
     evidence = "" if math.isnan(comparison.p_value) else f", {p_equals(comparison.p_value)}"
     return f"{signed(comparison.difference)}{evidence}"
 

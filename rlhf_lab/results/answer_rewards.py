@@ -30,7 +30,6 @@ def pair_ranking(run: StoredRun) -> str | None:
     sentence = _ranking_clause(run)
     if sentence is None:
         return None
-    # Only some stages measure the effect of filler.
     if (shift := run.results.get("filler_shift")) is not None:
         effect = "does not clearly change"
         if shift.excludes_zero:
@@ -48,7 +47,6 @@ def _ranking_clause(run: StoredRun) -> str | None:
     if accuracy is None or math.isnan(accuracy.mean):
         return None
     sentence = f"The reward orders {compact(accuracy)} of held-out pairs as labelled"
-    # The comparison with length is optional.
     if baseline is None:
         return sentence
     return f"{sentence}, {_against_baseline(accuracy, baseline)} “the longer response wins” ({compact(baseline)})"
@@ -62,7 +60,6 @@ def _against_baseline(value: Estimate, baseline: Estimate) -> str:
     _, p_value = unpaired_from_intervals(baseline, value)
     if math.isnan(p_value) or p_value > 0.05:
         return "which is not distinguishable from"
-    # The direction is stated in words.
     size = compact(abs(value.mean - baseline.mean))
     return f"{size} {'more' if value.mean > baseline.mean else 'fewer'} than"
 
@@ -134,7 +131,6 @@ def attacked(run: StoredRun) -> str | None:
 
 def benchmark(run: StoredRun) -> str | None:
     """Return the benchmark's single number, or its first one."""
-    # Only numbers with a sample size are results of the benchmark.
     measured = [name for name, value in run.results.items() if value.n]
     name = "score" if "score" in run.results else next(iter(measured), None)
     if name is None or math.isnan(run.results[name].mean):

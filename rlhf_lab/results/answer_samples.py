@@ -21,7 +21,6 @@ def chosen_among_samples(run: StoredRun) -> str | None:
 
 
 def _in_words(run: StoredRun, size: int) -> str:
-    """Return the clause for one number of samples."""
     samples = "one sample" if size == 1 else f"{size} samples"
     tokens = run.results.get(f"{TOKENS}{size}")
     cost = f" for {tokens.mean:.0f} tokens a prompt" if tokens is not None else ""

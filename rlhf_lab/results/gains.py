@@ -70,7 +70,6 @@ def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
 
 def prompt_means(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
     """Return means over the scored responses to each prompt: index PROMPT, one column per available metric."""
-    # Missing scores become NaN, which the mean ignores.
     columns = {name: pd.to_numeric(scores(rows, name), errors="coerce") for name in metrics if name in rows}
     return rows[PROMPT].assign(**columns).groupby(PROMPT, sort=False).mean()
 
@@ -100,7 +99,6 @@ class Prompts:
 
 @once_per_run
 def prompts_of(run: StoredRun) -> Prompts:
-    """Return the prompts of a run's evaluation."""
     rows = run.evaluation
     position_N = rows.groupby(PROMPT, sort=False).ngroup().to_numpy().astype(np.int64)
     clusters = prompt_clusters(rows.dropna(subset=PROMPT), cluster_column(run))
@@ -115,7 +113,6 @@ def _means_by_position(run: StoredRun, policy: str, metric: str) -> pd.Series:
         return pd.Series(dtype=float, index=pd.Index([], dtype=int))
     position_N = prompts_of(run).position_N
     counted_N = (rows["policy"] == policy).to_numpy() & (position_N >= 0)
-    # Missing scores become NaN, which the mean ignores.
     values = pd.to_numeric(scores(rows, metric)[counted_N], errors="coerce")
     return values.groupby(position_N[counted_N], sort=False).mean()
 

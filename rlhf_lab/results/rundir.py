@@ -84,7 +84,6 @@ class StoredRun:
     @property
     def has_gold(self) -> bool:
         """True if responses have a gold reward: that of a simulated world, or of the model in `needs.gold`."""
-        # Per-sample rows are checked first; a run without them may still have stored means.
         if "gold" in self.evaluation and bool(self.evaluation["gold"].notna().any()):
             return True
         stored = (policy.metrics.get("gold") for policy in self.policies)
@@ -101,7 +100,6 @@ class StoredRun:
         if not self.has_gold:
             return ""
         needs = self.settings.get("needs") or {}
-        # A model or judge for gold takes precedence over the true reward of a world.
         if model := needs.get("gold"):
             return f"the score of the reward model {model}"
         if rubric := needs.get("judge"):
@@ -220,7 +218,6 @@ def read_run(directory: Path | str) -> StoredRun:
     evaluation = _typed_evaluation(read_rows(directory / "evaluation.jsonl", problems))
     policies = []
     for index, row in enumerate(result.get("policies") or []):
-        # Damaged entries are skipped.
         if isinstance(row, Mapping):
             name = str(row.get("name", f"policy {index}"))
             policies.append(EvaluatedPolicy(name, estimates(row.get("metrics"), problems)))
@@ -246,7 +243,6 @@ def read_run(directory: Path | str) -> StoredRun:
 
 
 def _cost_values(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cost of a stage and of its training from result.json."""
     stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
     return stage_cost | (result.get("training") or {})
 
@@ -271,7 +267,6 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
     """Read a JSONL file as a frame. A line that is not JSON (the last one of a killed process) is skipped and noted."""
     if not file.is_file():
         return pd.DataFrame()
-    # A killed process leaves a partial last line, which must not make the run unreadable.
     rows, broken = [], []
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         if not line.strip():

@@ -47,7 +47,6 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
     when = f"first at iteration {first + 1:.0f}, at {fraction:.0%} of checkpoints"
     words = f"{_level_words(run, level)} {when}; {reaction(run)}"
     gold_fell = gold_move == -1 or _scored_result(run, "gold_fell") == 1
-    # Known gold that did not fall outweighs symptoms; see the module docstring.
     is_bad = level == "hard_stop" and (gold_move is None or gold_fell)
     return ("bad" if is_bad else "watch"), words
 

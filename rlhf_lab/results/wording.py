@@ -74,7 +74,6 @@ def cell(value: Estimate | None) -> str:
 
 def usual_size(values: Iterable[Estimate | None]) -> tuple[int, int] | None:
     """Return the most frequent (n, clusters) of a table's estimates, the first one if tied; None without any."""
-    # The most frequent counts are stated once, in the heading of the table.
     sizes = Counter((value.n, value.clusters) for value in values if value and value.n)
     return sizes.most_common(1)[0][0] if sizes else None
 
@@ -128,7 +127,6 @@ def p_equals(p: float) -> str:
 
 
 def markdown_row(cells: Iterable[object]) -> str:
-    """Return a row of a Markdown table."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 

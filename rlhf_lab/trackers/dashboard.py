@@ -43,7 +43,6 @@ def workspace(entity: str = "", project: str = NAME) -> Any:
 
 
 def _to_library_panel(reports: Any, panel: Panel) -> Any:
-    """Convert a panel to the library's object."""
     # mean of each level, with the standard error over its runs
     by_level = {"groupby": reports.Config(LEVEL), "groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
     if isinstance(panel, Points):

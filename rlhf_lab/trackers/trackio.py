@@ -58,7 +58,6 @@ def build(settings: Trackio, subject: TrackedStage) -> TrackioTracker:
             name=subject.id,
             group=subject.group,
             config={**subject.config, "name": subject.name, "tags": subject.tags},
-            # an existing run of this name is continued
             resume="allow",
             embed=False,
         )

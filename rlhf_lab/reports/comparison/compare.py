@@ -91,7 +91,6 @@ class Difference:
 
     @property
     def distinguishable(self) -> bool:
-        """True if the difference is significant after adjustment."""
         return self.p_holm <= 0.05
 
 
@@ -105,7 +104,6 @@ def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple
     Raises:
         DataError: a directory is not a run, a policy was not evaluated, or both sides are the same.
     """
-    # One name applies to both sides.
     names: list[str | None] = [policy, policy]
     if policy is not None and "," in policy:
         names = [name.strip() for name in policy.split(",", 1)]
@@ -142,7 +140,6 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
     if rows_a.empty or rows_b.empty:
         return []
     shared = shared_prompts(rows_a, rows_b)
-    # Otherwise all prompts of both sides are used, in an unpaired test.
     paired = len(shared) >= LEAST_SHARED
     if paired:
         # With the same prompts on both sides, the difference of the means is the mean difference.
@@ -177,7 +174,6 @@ def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame
         metric: name of the metric.
         column: column by which responses are clustered.
     """
-    # Values that are not numbers become NaN and count as unscored.
     values = pd.to_numeric(scores(rows, metric), errors="coerce")
     clusters = prompt_clusters(rows, column).loc[pd.MultiIndex.from_frame(rows[PROMPT])]
     return rows[PROMPT].assign(value=values.to_numpy(float), cluster=clusters.to_numpy())
@@ -218,7 +214,6 @@ def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
 
 
 def _is_full_reward(rows: pd.DataFrame, term: str) -> bool:
-    """Return True if a term is the full reward."""
     term_N = pd.to_numeric(rows[term], errors="coerce").to_numpy(float)
     total_N = pd.to_numeric(rows["proxy"], errors="coerce").to_numpy(float)
     return bool(np.allclose(term_N, total_N, equal_nan=True))
@@ -226,7 +221,6 @@ def _is_full_reward(rows: pd.DataFrame, term: str) -> bool:
 
 def _paired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     """Compute B − A over shared prompts; the p-value is exact McNemar for a single 0/1 outcome per cluster."""
-    # Responses to one prompt are averaged first; see the module docstring.
     means = [prompt_means(rows, ["value"]) for rows in (a, b)]
     pairs = pd.concat(means, axis=1, join="inner")
     means_B2 = pairs.to_numpy(float)
@@ -241,7 +235,6 @@ def _paired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
 
 
 def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
-    """Compute B − A, each side with its own clusters."""
     arguments = (rows[name].to_numpy() for rows in (b, a) for name in ("value", "cluster"))
     return unpaired_difference(*arguments)
 

@@ -17,7 +17,6 @@ SAMPLING = ("rollout.temperature", "rollout.max_new_tokens", "rollout.max_prompt
 def run_notes(a: Side, b: Side) -> list[str]:
     """Return notes on unfinished runs, prompts that are not shared, and metrics whose scales differ."""
     scales = [mismatch.remark for mismatch in mismatches(a.run, b.run)]
-    # Completeness comes first, because it affects all numbers.
     return [*_completeness_notes(a), *_completeness_notes(b), *_prompt_notes(a, b), *scales, *_sampling_notes(a, b)]
 
 
@@ -63,10 +62,8 @@ def _partner_notes(a: Study, b: Study) -> list[str]:
 
 
 def _completeness_notes(side: Side) -> list[str]:
-    """Return notes on what is missing or damaged in a run."""
     run = side.run
     missing = []
-    # Some stages, such as reward models, have no responses at all.
     if run.evaluation.empty and run.metric("gold") is None and run.metric("proxy") is None:
         missing.append("no responses to held-out prompts")
     if run.metrics.empty:
@@ -88,7 +85,6 @@ def _prompt_notes(a: Side, b: Side) -> list[str]:
     if rows_a.empty:
         return []
     count_a, count_b = (rows["prompt_id"].nunique() for rows in (rows_a, rows_b))
-    # The counts show how much of the data the comparison uses.
     answered = f"(A answered {count_a}, B {count_b})"
     shared = len(shared_prompts(rows_a, rows_b))
     if shared < LEAST_SHARED:
@@ -103,10 +99,8 @@ def _prompt_notes(a: Side, b: Side) -> list[str]:
 
 
 def _sampling_notes(a: Side, b: Side) -> list[str]:
-    """Return a note on sampling settings that differ between the responses of the two runs."""
     if a.responses.empty or b.responses.empty:
         return []
-    # Only settings that affect the distribution of responses matter here.
     changes = [change for change in setting_changes(a.run, b.run) if change[0] in SAMPLING]
     if not changes:
         return []

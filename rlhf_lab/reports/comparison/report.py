@@ -52,7 +52,6 @@ def compare(
         DataError: a directory is neither, one is a run and the other a study, their gold values come from two worlds,
             or nothing can be compared.
     """
-    # Two runs or two studies can be compared, but not one of each.
     a_is_study, b_is_study = is_study(Path(a)), is_study(Path(b))
     if a_is_study != b_is_study:
         study, run = (a, b) if a_is_study else (b, a)
@@ -123,7 +122,6 @@ def printed(view: dict[str, Any]) -> RenderableType:
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
     for key, value_a, value_b in view["settings"][:CONSOLE_CHANGES]:
         blocks.append(Text(f"  {key}  {value_a} → {value_b}", style="dim"))
-    # The console is limited to a few settings.
     not_shown = len(view["settings"][CONSOLE_CHANGES:]) + len(view["only_one"])
     if not_shown:
         blocks.append(Text(f"  … and {not_shown} more settings, on the page", style="dim"))

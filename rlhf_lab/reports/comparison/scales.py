@@ -31,7 +31,6 @@ class Mismatch:
     metrics: tuple[str, ...]
 
     def covers(self, metric: str) -> bool:
-        """Return True if the reason applies to a metric."""
         return metric.partition("/")[0] in self.metrics
 
 

@@ -51,7 +51,6 @@ def plan_changes(a: Study, b: Study) -> list[Change]:
 
 
 def _plan_settings(study: Study) -> Iterator[tuple[str, str]]:
-    """Yield the compared settings of a study's plan."""
     plan = read_json(study.path / "study.json", [])
     yield from flatten({name: plan.get(name) for name in FROM_PLAN})
     for factor in study.factors:
@@ -73,13 +72,11 @@ def flatten(values: object, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _compared_settings(run: StoredRun) -> dict[str, str]:
-    """Return the settings of a run that may affect its results."""
     # The added dot lets "outputs." also match a key "outputs" with a single value.
     return {key: value for key, value in flatten(run.settings) if not f"{key}.".startswith(LEFT_OUT)}
 
 
 def _origin_settings(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the compared fields of a run's manifest."""
     yield from flatten({name: manifest.get(name) for name in FROM_MANIFEST})
     for role, need in (manifest.get("needs") or {}).items():
         if isinstance(need, Mapping):

@@ -32,7 +32,6 @@ def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored
         if name not in estimates_b or name in (*tested, *COSTS) or name.startswith(SKIPPED):
             continue
         of_b = estimates_b[name]
-        # NaN if either number is missing.
         if math.isnan(of_a.mean + of_b.mean):
             continue
         comparable = not any(mismatch.covers(name) for mismatch in scale_mismatches)
@@ -53,7 +52,6 @@ def stored_conclusion(a: Side, b: Side, stored: Sequence[tuple[Stored, bool]]) -
 
 
 def _stored_estimates(side: Side) -> dict[str, Estimate]:
-    """Return the stored numbers of a run and of its policy."""
     policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
     return {**side.run.results, **(policy.metrics if policy else {})}
 

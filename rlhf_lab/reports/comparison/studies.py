@@ -37,7 +37,6 @@ def shared_levels(a: Study, b: Study) -> list[str]:
 
 
 def shared_metrics(a: Study, b: Study) -> list[str]:
-    """Return the metrics that both studies have, in the order of A."""
     return [name for name in a.metrics if name in b.metrics]
 
 
@@ -61,7 +60,6 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
 
     Levels without a score on one side are left out. Raise DataError if gold would be compared across worlds.
     """
-    # Pair the jobs of each level once for all metrics.
     levels = {level: compared_jobs(a, b, level) for level in shared_levels(a, b)}
     metrics = shared_metrics(a, b)
     untested = {level: other_scales(jobs, metrics) for level, jobs in levels.items()}

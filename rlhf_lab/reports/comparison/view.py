@@ -142,11 +142,9 @@ def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
     """Return the result for the primary metric, then the other metrics that differ, generated from the numbers."""
 
     def rank(difference: Difference) -> int:
-        """Return the position of a metric in `QUESTIONS`."""
         metric = difference.metric
         return QUESTIONS.index(metric) if metric in QUESTIONS else len(QUESTIONS)
 
-    # The first metric in the order of QUESTIONS; min keeps the first of equals.
     primary = min(differences, key=rank)
     unit = cluster_unit(a, b)
     count = primary.versus.difference.clusters
@@ -187,7 +185,6 @@ def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> s
     for level in primary:
         if level.distinguishable:
             sentences.append(distinguishable(f"B at {level.level}", level.versus, level.p_holm))
-    # Levels that were tested but do not differ significantly.
     unclear = {f"B at {level.level}": level.versus for level in primary if level.tested and not level.distinguishable}
     if unclear:
         sentences.append(indistinguishable(unclear, "A"))
@@ -242,7 +239,6 @@ def cells(difference: Difference, usual: tuple[int, int] | None = None) -> tuple
     versus = difference.versus
     effect = versus.minimum_detectable_effect
     detectable = compact(effect) if effect else "–"
-    # An infinite effect means that no difference could have been found.
     if math.isinf(effect):
         detectable = "nothing"
     gap = signed(versus.difference)
@@ -257,7 +253,6 @@ def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:
     for difference in differences:
         if not difference.tested:
             continue
-        # Dividing by A's standard deviation puts all metrics on one axis.
         scale = float(pd.to_numeric(a.responses[difference.metric], errors="coerce").std())
         if scale > 0 and math.isfinite(scale):
             gap = difference.versus.difference
@@ -294,7 +289,6 @@ def policy_frontier(a: Side, b: Side) -> Chart | None:
         for colour, side in enumerate((a, b)):
             if points := _policy_points(side.run, metric):
                 series.append(Series(side.name, points, colour))
-        # A comparison needs points of both runs.
         if len(series) == 2:
             title = metric_title(metric)
             x_label = "√KL from each run's own reference, √nats per response"
@@ -334,12 +328,10 @@ def costs(a: StoredRun, b: StoredRun) -> list[tuple[str, str, str, str]]:
 
 
 def _last_step(run: StoredRun) -> float:
-    """Return the last logged step; NaN if no step was logged."""
     return float(run.metrics["step"].max()) if "step" in run.metrics else math.nan
 
 
 def _cost_row(name: str, a: float, b: float) -> tuple[str, str, str, str]:
-    """Return the row of one cost, with the ratio if it is defined."""
     ratio = "–"
     if a and math.isfinite(b / a):
         ratio = f"× {compact(b / a)}"
@@ -353,14 +345,12 @@ def _as_one_run(a: Side, b: Side, paired: bool) -> StoredRun:
         sides = [side.responses.assign(policy=side.name) for side in (a, b)]
         responses = pd.concat(sides, ignore_index=True)
     if len(responses):
-        # Only prompts that both sides answered can be shown side by side.
         policies_per_prompt = responses.groupby(PROMPT)["policy"].transform("nunique")
         responses = responses[policies_per_prompt == 2]
     return dataclasses.replace(a.run, evaluation=responses, policies=())
 
 
 def _run_metadata(side: Side) -> dict[str, Any]:
-    """Return the heading of one run on the page."""
     run = side.run
     tooltip = [
         ("policy", side.policy or ""),
@@ -373,7 +363,6 @@ def _run_metadata(side: Side) -> dict[str, Any]:
 
 
 def _study_metadata(letter: str, study: Study) -> dict[str, Any]:
-    """Return the heading of one study on the page."""
     status = "completed" if not len(study.incomplete) else "partly completed"
     tooltip = [("compared", study.compare), ("baseline", study.baseline), ("study", str(study.path))]
     return {"name": letter, "recipe": study.recipe, "status": status, "facts": tooltip}

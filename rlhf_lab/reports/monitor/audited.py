@@ -49,7 +49,6 @@ def audited(run: StoredRun) -> PageSection | None:
 
 
 def _verdict(rows: Sequence[Row], alarm: int | None, alpha: float) -> str:
-    """Return the result of the audit as a sentence."""
     labels = rows[-1]["labels"]
     largest = rows[-1]["largest"]
     bought = f"{labels:.0f} comparisons, {rows[-1]['unanswered']:.0f} of them unanswered"
@@ -85,7 +84,6 @@ def win_rates(rows: Sequence[Row], delta: float, events: Sequence[EventMark]) ->
 
 
 def _level(name: str, rows: Sequence[Row], value: float) -> Series:
-    """Return a horizontal line."""
     ends = (rows[0]["iteration"], rows[-1]["iteration"])
     return Series(name, [Point(x, value) for x in ends], GREY)
 

@@ -77,7 +77,6 @@ def monitor(run: StoredRun) -> PageSection | None:
 
 def lengths(monitor: Replay) -> Chart | None:
     """Plot the mean length of a response, or of an agent's turns, and the band in which `length_z` is silent."""
-    # None until the warm-up is complete.
     band = monitor.detector.band()
     iterations = len(monitor.batches)
     name = "mean length of a turn" if monitor.detector.by_turn else "mean response length"
@@ -123,7 +122,6 @@ def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[Panel
 
 def _points(line: PanelCurve) -> list[Point]:
     """Return up to POINTS points of a curve; a curve that is only a band has NaN values."""
-    # NaN bounds draw no band.
     no_band = np.full(len(line.values), np.nan)
     low_N = no_band if line.low is None else line.low
     high_N = no_band if line.high is None else line.high
@@ -156,7 +154,6 @@ def _alarms(monitor: Replay) -> list[EventMark]:
 def _bin_means(*series: FloatArray) -> list[list[float]]:
     """Return iterations, counted from 1, and each series, as means over up to POINTS bins of iterations."""
     size = len(series[0])
-    # Bins of equal size, except for a remainder.
     bins = np.array_split(np.arange(size), min(POINTS, size))
     iterations = [float(indices.mean()) + 1 for indices in bins]
     columns = [iterations]
@@ -171,7 +168,6 @@ def _format_run_number(name: str, value: float) -> str:
 
 
 def _per_iteration(monitor: Replay, value: Callable[[IterationBatch], float]) -> FloatArray:
-    """Return a statistic of every iteration."""
     return np.array([value(batch) for batch in monitor.batches])
 
 

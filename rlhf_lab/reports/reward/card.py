@@ -44,7 +44,6 @@ DISTANCES = (
 
 
 def has_report_card(run: StoredRun) -> bool:
-    """Return True if the run wrote a report card."""
     return (run.path / FILE).is_file()
 
 
@@ -60,7 +59,6 @@ def report_card(run: StoredRun) -> PageSection | None:
         ("Does accuracy depend on length?", LENGTH, by_length),
     )
     scores = figure_boxes(("Scores by length", SCORES, scores_by_length(card.get("score_by_length") or [])))
-    # The table needs two or more rewards.
     if distances := distance_table(card.get("distances") or {}):
         scores.append(PageSection("Distance between rewards", DISTANCES, table=distances))
     headings = ("measure", "value", term("n / prompts", "scored rows / prompts"), "meaning")
@@ -96,7 +94,6 @@ def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]]) -> Chart | 
     """Plot the accuracy of each bin against its confidence, with intervals; the dashed diagonal is calibrated."""
     series = []
     for colour, (name, title) in enumerate(VERSIONS.items()):
-        # The version after temperature scaling may be missing.
         if versions.get(name):
             bins = [_read_point(row, "confidence", "accuracy") for row in versions[name] if row.get("mean") is not None]
             series.append(Series(title, bins, colour))
@@ -149,14 +146,12 @@ def distance_table(distances: Mapping[str, Any]) -> ReportTable | None:
     if len(names) < 2:
         return None
     distance_of_pair = {frozenset(row["between"]): compact(Estimate.from_dict(row)) for row in distances["pairs"]}
-    # Only the lower triangle is filled, because distances are symmetric.
     column_names = names[:-1]
     rows = []
     for row_number, name in enumerate(names[1:], start=1):
         cells = []
         for column_number, column_name in enumerate(column_names):
             below_diagonal = row_number > column_number
-            # Distances are symmetric, so a pair is looked up in any order.
             pair = frozenset((name, column_name))
             cells.append(distance_of_pair.get(pair, "–") if below_diagonal else "")
         rows.append((name, *cells))
@@ -165,7 +160,6 @@ def distance_table(distances: Mapping[str, Any]) -> ReportTable | None:
 
 def number_table(results: Mapping[str, Estimate]) -> list[tuple[str, str, str, str]]:
     """Return (metric, value, n / prompts, meaning) of each number, those with a title first."""
-    # Known metrics come first, in the order of their titles.
     shown = [name for name in titled() if name in results]
     shown += sorted(name for name in results if name not in titled() and not name.startswith(SKIPPED))
     rows = []
@@ -195,7 +189,6 @@ def _number_note(name: str) -> str:
 
 
 def _read_point(row: Mapping[str, Any], x_field: str, y_name: str) -> Point:
-    """Return the point of a stored estimate."""
     estimate = Estimate.from_dict(row)
     x = float(row[x_field])
     tooltip = {x_field: compact(x), **estimate_tooltip(y_name, estimate)}

@@ -118,7 +118,6 @@ def _common_scales(run: StoredRun, policies: Sequence[str]) -> dict[str, float] 
 
 
 def _gain_point(policy: str, change: Comparison, kl: Estimate, label: str) -> Point:
-    """Return the point of one policy, with intervals in both directions."""
     x, x_low, x_high = _root_kl(kl, math.nan)
     gap = change.difference
     tooltip = {"policy": policy, "KL": compact(kl), **estimate_tooltip("gain", gap)}

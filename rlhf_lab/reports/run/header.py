@@ -15,7 +15,6 @@ from rlhf_lab.statistics.inference import check_mean
 
 
 def header(run: StoredRun) -> PageSection:
-    """Return the header of the page."""
     values = {
         "run": run,
         "size": run.settings.get("size"),
@@ -31,7 +30,6 @@ def header_metadata(run: StoredRun) -> dict[str, Any]:
     manifest = run.manifest
     provenance, _ = provenance_of([run.path])
     seed = manifest.get("seed")
-    # Runs without a stored command get one from recipe and seed.
     command = manifest.get("command")
     if not command:
         command = f"python -m rlhf_lab +recipe={run.recipe}"

@@ -49,7 +49,6 @@ def policies(run: StoredRun) -> PageSection:
 
 def result_numbers(run: StoredRun) -> dict[str, list[tuple[str, str]]]:
     """Return run-level numbers: those with a title, and the others, such as counts of rows, which are collapsed."""
-    # The report card shows these numbers itself.
     shown = {} if has_report_card(run) else run.results
     numbers = {name: compact(value) for name, value in shown.items() if not in_monitor_section(name)}
     return {
@@ -69,13 +68,11 @@ def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str,
     stored = {name for policy in run.policies for name in policy.metrics}
     columns = [name for name in titled() if name in run.evaluation]
     sampled = {name for name in columns if run.evaluation[name].notna().any()}
-    # Known metrics first, in the order of their titles, then all others by name.
     metrics = [name for name in titled() if name in stored | sampled]
     metrics += sorted(stored - set(titled()))
     rows = []
     for name in names:
         values = [policy_mean(run, name, metric) for metric in metrics]
-        # Counts are stated once per row, except for values that differ.
         size = usual_size(values)
         cells = [with_own_size(compact(value), value, size) if value else "–" for value in values]
         counts = f"{size[0]} / {size[1]}" if size else "–"
@@ -84,7 +81,6 @@ def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str,
 
 
 def _size_heading(run: StoredRun) -> str:
-    """Return the heading of the column with counts."""
     return f"n / {stage_settings(run).evidence.clusters.plural}"
 
 
@@ -104,7 +100,6 @@ def gains(run: StoredRun) -> PageSection | None:
 
 
 def _gain_title(run: StoredRun) -> str:
-    """Return the title of the table of gains."""
     return f"Gain over {policy_names(run)[0]}"
 
 
@@ -115,7 +110,6 @@ def gain_table(run: StoredRun) -> list[tuple[str, ...]]:
     """
     names = policy_names(run)
     rows: list[tuple[str, ...]] = []
-    # Each metric is a separate family for Holm's adjustment.
     for metric in ("gold", "proxy"):
         changes = {}
         for name in names[1:]:
@@ -133,7 +127,6 @@ def gain_table(run: StoredRun) -> list[tuple[str, ...]]:
 
 def run_markdown(run: StoredRun) -> str:
     """Return a run's comparison as a Markdown page: question, command, policies, gains over the first policy."""
-    # The same header as on the page.
     known, conclusion = header_metadata(run), answer(run)
     lines = [f"# {run.manifest.get('question') or run.recipe}", ""]
     answer_line = f"**{conclusion.sentence}** {conclusion.caveat}".rstrip()

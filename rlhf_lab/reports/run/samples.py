@@ -18,13 +18,11 @@ page still opens quickly."""
 
 
 def samples(run: StoredRun) -> PageSection | None:
-    """Return the section with samples of the run."""
     return samples_section(pick_samples(run, budget=BUDGET_BYTES))
 
 
 def samples_section(samples: dict[str, Any]) -> PageSection | None:
     """Return the section with the samples of `pick_samples` and a script to browse them; None without samples."""
-    # Reward models, for example, evaluate no responses.
     if not samples["prompts"]:
         return None
     return PageSection("Samples side by side", template="samples.html.j2", values={"samples": samples})
@@ -43,7 +41,6 @@ def sample_distributions(run: StoredRun) -> PageSection | None:
 def spread_charts(run: StoredRun) -> list[Chart]:
     """Plot quantiles of single samples under each policy, for gold (or proxy without gold) and length."""
     charts = []
-    # Without gold, the proxy shows the distribution of scores.
     for metric in ("gold" if run.has_gold else "proxy", "tokens"):
         if metric not in run.evaluation:
             continue

@@ -73,7 +73,6 @@ def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, Chart]], list[t
 
 
 def _stage_chart(rows: pd.DataFrame, name: str) -> Chart:
-    """Plot one metric, with a line per stage."""
     stages = pd.Series("", index=rows.index)
     if "stage" in rows:
         stages = rows["stage"].fillna("").astype(str)
@@ -93,7 +92,6 @@ def _numeric_columns(rows: pd.DataFrame) -> list[str]:
 
 
 def _curve_points(rows: pd.DataFrame, name: str) -> list[Point]:
-    """Return the points of a metric over steps."""
     steps_N = rows["step"].to_numpy(dtype=float)
     values_N = pd.to_numeric(rows[name], errors="coerce").to_numpy()
     return bin_points(steps_N, values_N)
@@ -122,7 +120,6 @@ def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> li
         low, high = math.nan, math.nan
         first, last = position(steps_N[indices].min()), position(steps_N[indices].max())
         tooltip = {x: first, "value": compact(float(bin_values.mean()))}
-        # A bin of several values also shows their range.
         if len(values_N) > BINS:
             low, high = float(bin_values.min()), float(bin_values.max())
             tooltip = {
@@ -143,5 +140,4 @@ def _reading_order(name: str) -> tuple[int, bool, str]:
 
 
 def _is_number(column: pd.Series) -> bool:
-    """Return True if a column has any number."""
     return bool(pd.to_numeric(column, errors="coerce").notna().any())

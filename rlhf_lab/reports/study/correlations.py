@@ -37,7 +37,6 @@ def correlations(results: StudyResults) -> PageSection:
 
 
 def _file_name(index: int) -> str:
-    """Return the name of a figure's file, without its suffix; claims are counted from 0."""
     return "correlation" if index == 0 else f"correlation_{index + 1}"
 
 

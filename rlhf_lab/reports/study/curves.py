@@ -25,7 +25,6 @@ def curves(results: StudyResults) -> PageSection | None:
     None if the study requests no curves, or no level has any.
     """
     study = results.study
-    # Curves are only computed if the study requests them.
     fitted = level_curves(study) if study.curves == NAME else []
     if not fitted:
         return None
@@ -53,7 +52,6 @@ def curve_figure(curves: Sequence[LevelCurve]) -> Chart:
 
 
 def _policy_rows(curve: LevelCurve) -> list[dict[str, Any]]:
-    """Return one row per policy and metric that has a value."""
     rows = []
     for point in curve.points.to_dict("records"):
         for metric in ("proxy", "gold"):
@@ -74,7 +72,6 @@ def _policy_rows(curve: LevelCurve) -> list[dict[str, Any]]:
 
 def _fit_rows(curve: LevelCurve) -> list[dict[str, Any]]:
     """Return the mean of the seeds' fitted curves, as points from 0 to the farthest policy."""
-    # The fitted curve starts at the reference policy, where d = 0.
     d_N = np.linspace(0.0, float(curve.points["d"].max()), FIT_POINTS)
     rows = []
     for metric, fits in (("proxy", curve.proxy), ("gold", curve.gold)):
@@ -86,7 +83,6 @@ def _fit_rows(curve: LevelCurve) -> list[dict[str, Any]]:
 
 
 def _last_point_in_words(curve: LevelCurve) -> str:
-    """Describe the farthest policy of a level."""
     # The farthest policy describes the curve for screen readers.
     last = curve.points.sort_values("d").iloc[-1]
     distance, gold, proxy = (compact(last[name]) for name in ("d", "gold", "proxy"))

@@ -49,7 +49,6 @@ def job_pairs(
         for job in completed
     ]
     pairs = list(combinations(range(len(completed)), 2))
-    # With more pairs fewer metrics are tested, so that MAX_TESTS is never exceeded.
     tested_metrics = study.metrics[: MAX_TESTS // len(pairs)]
     tables = [_table_of_jobs(completed, means, metric) for metric in tested_metrics]
     cluster_numbers = [_cluster_numbers(table.index, clusters or {}) for table in tables]
@@ -69,7 +68,6 @@ def job_pairs(
 
 
 def _job_estimate(job: dict[Any, Any], metric: str) -> Estimate:
-    """Return a job's stored estimate of a metric."""
     count = int(job[f"{metric}/n"])
     low, high = job[f"{metric}/low"], job[f"{metric}/high"]
     return Estimate(job[metric], low, high, count, min(1, count))
@@ -86,7 +84,6 @@ def _table_of_jobs(jobs: list[dict[Any, Any]], means: dict[int, pd.DataFrame], m
 
 
 def _cluster_numbers(prompts: pd.Index, clusters: Mapping[tuple[Any, Any], str]) -> IntArray:
-    """Return the number of each prompt's cluster, (N,)."""
     names = pd.Series([clusters.get(prompt, prompt) for prompt in prompts], dtype=object)
     return pd.factorize(names)[0]
 

@@ -57,7 +57,6 @@ def level_dots(study: Study, sections: Sequence[MetricSection]) -> Chart:
             runs = jobs_of_level[section.metric].tolist()
             run_names = job_names(jobs_of_level)
             name = study.label(row.level)
-            # With several panels, each level occurs once per panel.
             if len(sections) > 1:
                 name = f"{study.panel_label(section.by)}: {name}"
             reference = row.level == study.baseline

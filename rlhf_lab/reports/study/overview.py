@@ -86,7 +86,6 @@ def _joint_table(entries: Sequence[OverviewEntry]) -> ReportTable | None:
 
 
 def _section(directory: Path, entry: OverviewEntry) -> PageSection:
-    """Return the section of one study."""
     if entry.results is None:
         return PageSection(entry.name, "This study has not run.")
     study = entry.results.study
@@ -108,12 +107,10 @@ def _section(directory: Path, entry: OverviewEntry) -> PageSection:
 
 
 def _link(directory: Path, entry: OverviewEntry) -> str:
-    """Return the link from the overview to the page of one study."""
     return os.path.relpath(entry.directory / "report.html", directory)
 
 
 def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: str, table: ReportTable | None) -> str:
-    """Return the page as Markdown."""
     parts = [f"# {title}\n"]
     if note:
         parts.append(f"{note}\n")

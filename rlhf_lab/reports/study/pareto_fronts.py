@@ -28,7 +28,6 @@ def fronts(results: StudyResults) -> PageSection:
 
 
 def _box(study: Study, pareto_front: ParetoFront) -> PageSection:
-    """Return the box of one Pareto front: its rule, figure and table."""
     rows = [pareto_cells(study, row) for row in pareto_front.levels]
     table = ReportTable(pareto_headings(pareto_front), rows, "left")
     figure = pareto_figure(study, pareto_front)

@@ -65,7 +65,6 @@ def policy_paths(study: Study, metric: str) -> Chart | None:
                 points.append(Point(index, mean.mean, mean.low, mean.high, tooltip=tooltip, joined=is_joined))
         if points:
             series.append(Series(study.label(level), points, colour))
-    # The axis names the policies if the text is short enough.
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
     title = judged_title(metric, study.has_gold)
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"

@@ -67,7 +67,6 @@ def _seed_of_examples(study: Study) -> Any:
 
 
 def _read_runs(study: Study) -> Iterator[tuple[dict[Any, Any], StoredRun]]:
-    """Yield every completed job with its run."""
     for job in study.completed.to_dict("records"):
         yield job, read_run(job["run"])
 
@@ -98,7 +97,6 @@ def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[
         cells = []
         for name in names:
             job_states = states[level].get(name, [])
-            # MARKS is ordered from the worst to the best state.
             worst = next((state for state in MARKS if state in job_states), "unknown")
             on = sum(state in ("bad", "watch") for state in job_states)
             text = "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(job_states)}"
