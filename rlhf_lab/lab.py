@@ -74,7 +74,7 @@ CORE = Pack(
     ),
     # Checks that depend on this machine, such as files and services.
     preflight=(
-        "rlhf_lab.monitoring.preflight:problems",
+        "rlhf_lab.monitoring.alerts:problems",
         "rlhf_lab.rewards.external.trial:problems",
     ),
     # Source files of the user's own code that a stage runs.

@@ -23,7 +23,7 @@ from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.metrics import INPUT
 from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.models.model_files import input_identity
-from rlhf_lab.statistics.inference import Estimate
+from rlhf_lab.statistics.estimates import Estimate, as_estimate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -286,17 +286,6 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
         total = len(rows) + len(broken)
         problems.append(f"{file.name}: {len(broken)} of {total} lines are cut off (line {lines})")
     return pd.DataFrame(rows)
-
-
-def as_estimate(value: object) -> Estimate | None:
-    """Convert a number or a stored estimate (a bare number gets n = 0 and no bounds); None for anything else."""
-    if isinstance(value, Mapping) and "mean" in value:
-        return Estimate.from_dict(value)
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return Estimate(math.nan, -math.inf, math.inf, 0, 0)
-    if isinstance(value, bool | int | float):
-        return Estimate(float(value), -math.inf, math.inf, 0, 0)
-    return None
 
 
 def estimates(values: object, problems: list[str]) -> dict[str, Estimate]:

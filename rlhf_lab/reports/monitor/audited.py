@@ -10,7 +10,7 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart, EventMark
 from rlhf_lab.figures.palette import GREY
-from rlhf_lab.monitoring.trace import AUDIT_TRACE
+from rlhf_lab.monitoring.settings import AUDIT_TRACE
 from rlhf_lab.reports.sections import PageSection, ReportTable
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact

@@ -20,7 +20,7 @@ from rlhf_lab.figures.palette import GREY
 from rlhf_lab.monitoring.detector import LEVELS, IterationBatch
 from rlhf_lab.monitoring.metrics import AUDIT_OF_A_RUN, DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
-from rlhf_lab.monitoring.trace import TRACE
+from rlhf_lab.monitoring.settings import TRACE
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
