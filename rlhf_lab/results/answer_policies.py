@@ -1,4 +1,4 @@
-"""Answers of runs that compare policies, paired by prompt."""
+"""Answers of runs that compare policies, paired by prompt, select among samples, or evaluate golden sets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rlhf_lab.statistics.inference import Comparison, Estimate
 
 ONE_PASS = IterativeDPO.evidence.baseline_policy
 """Name of the policy that one pass of DPO trained."""
+ACCURACY, TOKENS = "accuracy@", "tokens@"
+"""Prefixes of metrics of selection among samples; the number of samples follows."""
 
 
 def against_one_pass(run: StoredRun) -> str | None:
@@ -84,10 +86,7 @@ def best_policy(run: StoredRun) -> str | None:
     """Return the policy with the highest score, and its lead over the second one."""
     metric = judge(run)
     means = {name: policy_mean(run, name, metric) for name in policy_names(run)}
-    scored = {}
-    for name, mean in means.items():
-        if mean is not None and not math.isnan(mean.mean):
-            scored[name] = mean
+    scored = {name: mean for name, mean in means.items() if mean is not None and not math.isnan(mean.mean)}
     if len(scored) < 2:
         return None
     best, second = sorted(scored, key=lambda name: scored[name].mean, reverse=True)[:2]
@@ -192,3 +191,33 @@ def _accuracy_sentence(run: StoredRun, names: list[str]) -> str | None:
     if before is None or after is None:
         return f"{sentence}."
     return f"{sentence}; greedy accuracy goes from {compact(before)} to {compact(after)}."
+
+
+def chosen_among_samples(run: StoredRun) -> str | None:
+    """Return accuracy and tokens with the minimum and the maximum number of samples."""
+    sizes = sorted(int(name.removeprefix(ACCURACY)) for name in run.results if name.startswith(ACCURACY))
+    if not sizes:
+        return None
+    smallest, largest = sizes[0], sizes[-1]
+    answer = "; ".join(_samples_clause(run, size) for size in dict.fromkeys((largest, smallest)))
+    return f"{answer[0].upper()}{answer[1:]}."
+
+
+def _samples_clause(run: StoredRun, size: int) -> str:
+    samples = "one sample" if size == 1 else f"{size} samples"
+    tokens = run.results.get(f"{TOKENS}{size}")
+    cost = f" for {tokens.mean:.0f} tokens a prompt" if tokens is not None else ""
+    accuracy = compact(run.results[f"{ACCURACY}{size}"])
+    return f"with {samples} {accuracy} of the prompts are answered correctly{cost}"
+
+
+def golden_sets(run: StoredRun) -> str | None:
+    """Return the fraction passed of every golden set and task, and the `gate` command that judges them."""
+    if not run.policies:
+        return None
+    policy = run.policies[-1]
+    fractions = [f"{key.partition('/')[2]} {compact(value)}" for key, value in policy.metrics.items() if "/" in key]
+    if not fractions:
+        return f"{policy.name} was evaluated on no golden set; the suite's metrics are those of other runs."
+    passed = ", ".join(fractions)
+    return f"{policy.name}, fraction passed: {passed}; `python -m rlhf_lab gate` compares them with the suite's limits."

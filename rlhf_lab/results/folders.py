@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.results.rundir import is_run, read_json
+from rlhf_lab.core.files import read_object
+from rlhf_lab.results.rundir import is_run
 
 
 def find_run(directory: Path | str) -> Path:
@@ -20,7 +21,7 @@ def find_run(directory: Path | str) -> Path:
         raise DataError(f"{directory} is a study; name one of its jobs, such as {directory / 'jobs' / '0'}")
     if not (directory / "job.json").is_file():
         raise DataError(no_result_message(directory))
-    job = read_json(directory / "job.json", [])
+    job = read_object(directory / "job.json")
     if not job.get("run"):
         fault = str(job.get("error") or "it was interrupted").strip().splitlines()[-1]
         status = job.get("status")

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import pandas as pd
 
+from rlhf_lab.config import registry
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core import measures
 from rlhf_lab.core.errors import ConfigError, DataError, NumericError
@@ -24,6 +25,7 @@ from rlhf_lab.core.metrics import INPUT
 from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.models.model_files import input_identity
 from rlhf_lab.statistics.estimates import Estimate, as_estimate
+from rlhf_lab.training.settings import StageSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -135,6 +137,11 @@ class StoredRun:
             return {}
         return values if isinstance(values, dict) else {}
 
+    @cached_property
+    def stage(self) -> type[StageSettings]:
+        """Settings class of the algorithm of the run."""
+        return algorithm_settings(str((self.settings.get("algorithm") or {}).get("kind", "")))
+
     def metric(self, name: str) -> Estimate | None:
         """Return a run-level number, or that metric of the run's own policy; None if there is neither.
 
@@ -149,6 +156,13 @@ class StoredRun:
         if name in self.results:
             return self.results[name]
         return self.policies[-1].metrics.get(name) if self.policies else None
+
+
+def algorithm_settings(kind: str) -> type[StageSettings]:
+    """Return the settings class of an algorithm; the base class if its plug-in is no longer installed."""
+    if kind in registry.kinds("algorithm"):
+        return registry.settings_class("algorithm", kind)
+    return StageSettings
 
 
 def once_per_run(function: Callable[Concatenate[StoredRun, P], T]) -> Callable[Concatenate[StoredRun, P], T]:
@@ -224,6 +238,7 @@ def read_run(directory: Path | str) -> StoredRun:
     if changed := seal.changed(directory):
         problems.append(f"{', '.join(changed)} changed since completion ({seal.NAME})")
     seconds = result.get("seconds", manifest.get("seconds"))
+    stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
     return StoredRun(
         path=directory,
         manifest=manifest,
@@ -235,16 +250,11 @@ def read_run(directory: Path | str) -> StoredRun:
         seconds=None if seconds is None else float(seconds),
         policies=tuple(policies),
         results=estimates(result.get("metrics"), problems),
-        cost=estimates(_cost_values(result), problems),
+        cost=estimates(stage_cost | (result.get("training") or {}), problems),
         changed=tuple(changed),
         problems=tuple(problems),
         notes=tuple(str(note) for note in result.get("notes") or []),
     )
-
-
-def _cost_values(result: Mapping[str, Any]) -> dict[str, Any]:
-    stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
-    return stage_cost | (result.get("training") or {})
 
 
 def read_json(file: Path, problems: list[str]) -> dict[str, Any]:
@@ -280,9 +290,7 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
         else:
             broken.append(number)
     if broken:
-        lines = ", ".join(map(str, broken[:5]))
-        if len(broken) > 5:
-            lines += ", …"
+        lines = ", ".join([*map(str, broken[:5]), *["…"] * (len(broken) > 5)])
         total = len(rows) + len(broken)
         problems.append(f"{file.name}: {len(broken)} of {total} lines are cut off (line {lines})")
     return pd.DataFrame(rows)

@@ -23,7 +23,6 @@ from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_clusters, prompt_means, scores
 from rlhf_lab.results.rundir import StoredRun, read_run
-from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.inference import Comparison, Estimate, holm, paired_difference, unpaired_difference
 from rlhf_lab.statistics.paired_rates import with_mcnemar
 from rlhf_lab.statistics.rows import rate_or_mean
@@ -58,7 +57,7 @@ class Side:
     @property
     def clusters(self) -> ClusterUnit:
         """Unit by which intervals are clustered: that of the run's stage, if the rows of the run have it."""
-        unit = stage_settings(self.run).evidence.clusters
+        unit = self.run.stage.evidence.clusters
         return unit if unit.column in self.run.evaluation else StageSettings.evidence.clusters
 
     @property

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.results.rundir import StoredRun, read_json
+from rlhf_lab.core.files import read_object
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.scales import user_code
 from rlhf_lab.studies.frame import Study
 
@@ -51,7 +52,7 @@ def plan_changes(a: Study, b: Study) -> list[Change]:
 
 
 def _plan_settings(study: Study) -> Iterator[tuple[str, str]]:
-    plan = read_json(study.path / "study.json", [])
+    plan = read_object(study.path / "study.json")
     yield from flatten({name: plan.get(name) for name in FROM_PLAN})
     for factor in study.factors:
         levels = dict.fromkeys(map(level_name, study.frame[factor]))  # without duplicates

@@ -21,8 +21,7 @@ from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves
 from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable, figure_boxes
-from rlhf_lab.results.gains import PROMPT
-from rlhf_lab.results.paths import policies_on_path
+from rlhf_lab.results.gains import PROMPT, policies_on_path
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import (

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhf_lab.core.files import read_object
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Level, Point, Series, dot_chart, estimate_tooltip, frontier, spread
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.sections import PageSection, ReportTable, figure_boxes
 from rlhf_lab.results.glossary import term
-from rlhf_lab.results.rundir import StoredRun, read_json
+from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import Estimate
 
@@ -51,7 +52,7 @@ def report_card(run: StoredRun) -> PageSection | None:
     """Return the section with numbers and figures of a report card; None for a run that has none."""
     if not has_report_card(run):
         return None
-    card = read_json(run.path / FILE, [])
+    card = read_object(run.path / FILE)
     confidence = reliability(card.get("reliability") or {})
     by_length = accuracy_by_length(card.get("accuracy_by_length") or [])
     accuracy = figure_boxes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.sections import PageSection
-from rlhf_lab.results.answer_corpora import REJECTED
+from rlhf_lab.results.answer_corpora import rejections
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.statistics.inference import wilson
 
@@ -23,12 +23,8 @@ def corpus_dots(run: StoredRun) -> Chart | None:
     accepted = run.results.get("made/acceptance")
     if items is None or accepted is None or not items.mean:
         return None
-    counts = {}
-    for name, estimate in run.results.items():
-        if name.startswith(REJECTED):
-            counts[name.removeprefix(REJECTED)] = estimate.mean
     levels = [Level("accepted", accepted, reference=True)]
-    for problem, count in sorted(counts.items(), key=lambda entry: -entry[1]):
+    for problem, count in sorted(rejections(run).items(), key=lambda entry: -entry[1]):
         rate = wilson(round(count), round(items.mean))
         levels.append(Level(problem, rate, colour=1, units="items"))
     return dot_chart(levels, title="Outcome of the items", x_label="fraction of items")

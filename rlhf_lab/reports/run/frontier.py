@@ -11,8 +11,7 @@ from rlhf_lab.figures.charts import frontier as draw_frontier
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.policies import run_markdown
 from rlhf_lab.reports.sections import PageSection, figure_boxes
-from rlhf_lab.results.gains import gain, policy_mean, policy_names, spread_of_first
-from rlhf_lab.results.paths import policies_on_path
+from rlhf_lab.results.gains import gain, policies_on_path, policy_mean, policy_names, spread_of_first
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_title
 from rlhf_lab.statistics.inference import Comparison, Estimate

@@ -13,7 +13,6 @@ from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import gain, policy_mean, policy_names
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.results.wording import (
     compact,
     judged_title,
@@ -36,7 +35,7 @@ def policies(run: StoredRun) -> PageSection:
     columns, rows = policy_table(run)
     note, table = "", None
     if rows:
-        note = f"Mean with 95 % interval, clustered by {stage_settings(run).evidence.clusters.name}. {OWN_SIZE}"
+        note = f"Mean with 95 % interval, clustered by {run.stage.evidence.clusters.name}. {OWN_SIZE}"
         if not run.has_gold:
             note += " No gold reward: these data have no known gold, and needs.gold names no model."
         headings = ["policy", term(_size_heading(run))]
@@ -81,7 +80,7 @@ def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str,
 
 
 def _size_heading(run: StoredRun) -> str:
-    return f"n / {stage_settings(run).evidence.clusters.plural}"
+    return f"n / {run.stage.evidence.clusters.plural}"
 
 
 def gains(run: StoredRun) -> PageSection | None:
@@ -137,7 +136,7 @@ def run_markdown(run: StoredRun) -> str:
     columns, rows = policy_table(run)
     headings = ["policy", _size_heading(run), *(title for title, _ in columns)]
     lines.append(markdown_table(headings, rows, "ll" + "r" * len(columns)))
-    lines += ["", f"Means with 95 % intervals clustered by {stage_settings(run).evidence.clusters.name}. {OWN_SIZE}"]
+    lines += ["", f"Means with 95 % intervals clustered by {run.stage.evidence.clusters.name}. {OWN_SIZE}"]
     if gain_rows := gain_table(run):
         lines += ["", f"## {_gain_title(run)}", "", markdown_table(GAIN_HEADINGS, gain_rows, "llrrrr")]
         lines += ["", "Paired by prompt; detectable is the difference that would be found with 80 % power."]

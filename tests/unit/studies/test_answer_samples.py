@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from rlhf_lab.results.answer_samples import chosen_among_samples
+from rlhf_lab.results.answer_policies import chosen_among_samples
 from rlhf_lab.statistics.estimates import Estimate
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from rlhf_lab.config import registry
 from rlhf_lab.reports.run.policies import policy_table
-from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.stage import algorithm_settings
+from rlhf_lab.results.rundir import algorithm_settings, read_run
 from rlhf_lab.results.wording import usual_size, with_own_size
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.training.settings import StageSettings
