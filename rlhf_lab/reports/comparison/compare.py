@@ -2,7 +2,8 @@
 
 Responses to one prompt are averaged first, because response i of A and response i of B are independent samples. A pair
 is one prompt under two policies. Without shared prompts the test is unpaired, and a note gives the reason. Holm's
-adjustment covers all tested metrics. Metrics that agree only in name are not tested (`scales.py`).
+adjustment covers all tested metrics. Metrics that agree only in name are not tested (`scales.py`). Numbers that were
+stored with intervals but without rows, such as those of reward models, are tested as unpaired.
 """
 
 from __future__ import annotations
@@ -20,10 +21,19 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.core.progress import tracked
 from rlhf_lab.reports.comparison.scales import mismatches
+from rlhf_lab.reports.reward.card import SKIPPED
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_clusters, prompt_means, scores
 from rlhf_lab.results.rundir import StoredRun, read_run
-from rlhf_lab.statistics.inference import Comparison, Estimate, holm, paired_difference, unpaired_difference
+from rlhf_lab.results.wording import compact, judged_title, metric_note, p_text
+from rlhf_lab.statistics.inference import (
+    Comparison,
+    Estimate,
+    holm,
+    paired_difference,
+    unpaired_difference,
+    unpaired_from_intervals,
+)
 from rlhf_lab.statistics.paired_rates import with_mcnemar
 from rlhf_lab.statistics.rows import rate_or_mean
 from rlhf_lab.training.settings import StageSettings
@@ -241,3 +251,56 @@ def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
 def _is_binary(rows: pd.DataFrame) -> bool:
     """Return True if all values are 0 or 1."""
     return bool(rows["value"].dropna().isin((0.0, 1.0)).all())
+
+
+COSTS = ("seconds", "peak_gib", "generated_tokens", "parameters/trained", "checkpoint_mib")
+"""Metrics of cost, which have a separate table."""
+
+Stored = tuple[str, str, str, str, str]
+"""(metric, A, B, test, note)"""
+
+
+def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored, bool]]:
+    """Return the numbers that both runs stored and that no test of responses covers.
+
+    Each comes with True if one of the two numbers has an interval.
+    """
+    estimates_a = _stored_estimates(a)
+    estimates_b = _stored_estimates(b)
+    scale_mismatches = mismatches(a.run, b.run)
+    has_gold = a.run.has_gold and b.run.has_gold
+    rows: list[tuple[Stored, bool]] = []
+    for name, of_a in estimates_a.items():
+        if name not in estimates_b or name in (*tested, *COSTS) or name.startswith(SKIPPED):
+            continue
+        of_b = estimates_b[name]
+        if math.isnan(of_a.mean + of_b.mean):
+            continue
+        comparable = not any(mismatch.covers(name) for mismatch in scale_mismatches)
+        test = _unpaired_test(of_a, of_b) if comparable else "–"
+        row = (judged_title(name, has_gold), compact(of_a), compact(of_b), test, metric_note(name))
+        has_interval = bool(of_a.n or of_b.n)
+        rows.append((row, has_interval))
+    return rows
+
+
+def stored_conclusion(a: Side, b: Side, stored: Sequence[tuple[Stored, bool]]) -> str:
+    """Return the first tested number of runs that have no responses to compare, such as reward models."""
+    sentence = f"`{a.name}` and `{b.name}` share no metric of responses with the same scale."
+    for (title, of_a, of_b, test, _), has_interval in stored:
+        if has_interval and test not in ("", "–"):
+            return f"{sentence} The first number that both stored is {title}: {of_a} and {of_b}, {test}."
+    return f"{sentence} No number that both stored can be tested."
+
+
+def _stored_estimates(side: Side) -> dict[str, Estimate]:
+    policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
+    return {**side.run.results, **(policy.metrics if policy else {})}
+
+
+def _unpaired_test(a: Estimate, b: Estimate) -> str:
+    """Return the result of an unpaired test; with rows of both sides, a paired test would have more power."""
+    if a.mean == b.mean:
+        return "equal"
+    z, p_value = unpaired_from_intervals(a, b)
+    return "" if math.isnan(z) else f"unpaired z {compact(z)}, p {p_text(p_value)}"

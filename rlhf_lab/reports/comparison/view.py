@@ -11,12 +11,18 @@ import pandas as pd
 
 from rlhf_lab.figures.charts import Level, Point, Series, dot_chart, estimate_tooltip, frontier
 from rlhf_lab.figures.layers import Chart
-from rlhf_lab.reports.comparison.compare import Difference, Side, cluster_unit, run_differences
+from rlhf_lab.reports.comparison.compare import (
+    COSTS,
+    Difference,
+    Side,
+    cluster_unit,
+    run_differences,
+    stored_conclusion,
+    stored_numbers,
+)
 from rlhf_lab.reports.comparison.notes import run_notes, study_notes
 from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
 from rlhf_lab.reports.comparison.setting_changes import ABSENT, origin_changes, plan_changes, setting_changes
-from rlhf_lab.reports.comparison.stored import COSTS, stored_conclusion, stored_numbers
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves
@@ -29,14 +35,16 @@ from rlhf_lab.results.wording import (
     judged_title,
     metric_note,
     metric_title,
+    p_equals,
     p_text,
     signed,
     usual_size,
     with_own_size,
 )
-from rlhf_lab.statistics.inference import Estimate
+from rlhf_lab.statistics.inference import Comparison, Estimate, repetitions_to_decide
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import job_names
+from rlhf_lab.studies.replication import list_in_words
 
 QUESTIONS = ("gold", "correct", "proxy")
 """Metrics that the conclusion may be about, in order of preference; the first one that both runs have is used."""
@@ -365,3 +373,47 @@ def _study_metadata(letter: str, study: Study) -> dict[str, Any]:
     status = "completed" if not len(study.incomplete) else "partly completed"
     tooltip = [("compared", study.compare), ("baseline", study.baseline), ("study", str(study.path))]
     return {"name": letter, "recipe": study.recipe, "status": status, "facts": tooltip}
+
+
+def distinguishable(side: str, versus: Comparison, p_holm: float) -> str:
+    """Return a sentence that says whether a metric is higher or lower with one side, and by how much."""
+    direction = "higher" if versus.difference.mean > 0 else "lower"
+    return f"It is {direction} with {side} ({signed(versus.difference)}, {p_equals(p_holm)} after Holm)."
+
+
+def indistinguishable(sides: Mapping[str, Comparison], other: str, *, unit: str = "seed") -> str:
+    """Return the sides that cannot be told apart from the other one, and how many seeds would decide it.
+
+    Args:
+        sides: label of a side → its difference from the other one.
+        other: label of the other side.
+        unit: what both sides of a pair have in common: "seed" or "prompt".
+    """
+    tested = {}
+    for side, versus in sides.items():
+        if versus.difference.clusters > 1:  # one pair has no standard deviation
+            tested[side] = versus
+    sentences = []
+    if tested:
+        names = [f"{side} ({_detectable_clause(versus, unit)})" for side, versus in tested.items()]
+        sentences.append(f"Not distinguishable from {other}: {list_in_words(names)}.")
+    if untested := [side for side in sides if side not in tested]:
+        sentences.append(
+            f"Not tested against {other}: {list_in_words(untested)}. "
+            f"One shared {unit} cannot tell a difference from noise between {unit}s: use three or more."
+        )
+    return " ".join(sentences)
+
+
+def _detectable_clause(versus: Comparison, unit: str) -> str:
+    """Return a clause with the observed difference and the minimum detectable one (80 % power).
+
+    For pairs by seed, it also has the number of seeds that would detect the observed difference.
+    """
+    effect = versus.minimum_detectable_effect
+    phrases = [signed(versus.difference)]
+    if math.isfinite(effect) and effect > 0:
+        phrases.append(f"detectable from {compact(effect)}")
+    if unit == "seed" and (needed := repetitions_to_decide(versus)):
+        phrases.append(f"about {needed} seeds would find it")
+    return ", ".join(phrases)

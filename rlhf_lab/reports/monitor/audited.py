@@ -49,11 +49,10 @@ def audited(run: StoredRun) -> PageSection | None:
 
 
 def _verdict(rows: Sequence[Row], alarm: int | None, alpha: float) -> str:
-    labels = rows[-1]["labels"]
-    largest = rows[-1]["largest"]
-    bought = f"{labels:.0f} comparisons, {rows[-1]['unanswered']:.0f} of them unanswered"
+    last = rows[-1]
+    bought = f"{last['labels']:.0f} comparisons, {last['unanswered']:.0f} of them unanswered"
     if alarm is None:
-        return f"No alarm: the largest e-value was {largest:.3g}, below {1 / alpha:.3g} ({bought})."
+        return f"No alarm: the largest e-value was {last['largest']:.3g}, below {1 / alpha:.3g} ({bought})."
     return f"Alarm after {alarm} iterations: the e-value reached {1 / alpha:.3g} ({bought})."
 
 
@@ -94,10 +93,10 @@ def _chart(lines: Sequence[Series], title: str, y_label: str, events: Sequence[E
 
 def lost_comparisons(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
     """Return the last comparisons that the policy lost, the latest first, as rows of text."""
-    lost = []
-    for row in reversed(rows):
-        for comparison in row["comparisons"]:
-            if comparison["score"] == 0:
-                texts = (comparison["prompt"].strip(), comparison["start"], comparison["response"])
-                lost.append((str(row["iteration"]), *texts))
+    lost = [
+        (str(row["iteration"]), comparison["prompt"].strip(), comparison["start"], comparison["response"])
+        for row in reversed(rows)
+        for comparison in row["comparisons"]
+        if comparison["score"] == 0
+    ]
     return lost[:SHOWN]

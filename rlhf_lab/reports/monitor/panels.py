@@ -1,14 +1,14 @@
-"""Section on the reward-hacking monitor in the report of a run: three panels over training and a table of its rules.
+"""Sections on the warning lights and on the reward-hacking monitor in the report of a run.
 
-The panels show length with the band in which `length_z` raises no alarm, the distribution of the reward, and gold
-against proxy reward. Each marks the first alarms of both levels. All statistics are recomputed from monitor.jsonl.
+The panels of the monitor show length with the band in which `length_z` raises no alarm, the distribution of the reward,
+and gold against proxy reward. Each marks the first alarms of both levels. All statistics are recomputed from
+monitor.jsonl.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart, EventMark
 from rlhf_lab.figures.palette import GREY
-from rlhf_lab.monitoring.detector import LEVELS, IterationBatch
+from rlhf_lab.monitoring.detector import IterationBatch
 from rlhf_lab.monitoring.metrics import AUDIT_OF_A_RUN, DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
 from rlhf_lab.monitoring.settings import TRACE
 from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.results.gains import light_note
+from rlhf_lab.results.gains import lights as lights_of
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact
@@ -34,17 +36,6 @@ WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fell_at": "g
 """Event → word on its vertical line."""
 # Prefixes of metric names (before the first "/") that belong to the monitor or to the audit.
 SECTION_METRICS = {name.partition("/")[0] for name in names((*DETECTOR, *MONITOR_OF_A_RUN, *AUDIT_OF_A_RUN))}
-
-
-@dataclass(frozen=True)
-class PanelCurve:
-    """Curve over iterations; `low` and `high` add a band around it. `colour` is an index into the palette."""
-
-    name: str
-    values: FloatArray
-    colour: int
-    low: FloatArray | None = None
-    high: FloatArray | None = None
 
 
 def in_monitor_section(metric: str) -> bool:
@@ -80,13 +71,10 @@ def lengths(monitor: Replay) -> Chart | None:
     band = monitor.detector.band()
     iterations = len(monitor.batches)
     name = "mean length of a turn" if monitor.detector.by_turn else "mean response length"
-    lines = [PanelCurve(name, _per_iteration(monitor, lambda batch: _finite_mean(batch.length_N)), 0)]
+    lines = [_curve(name, _per_iteration(monitor, lambda batch: _finite_mean(batch.length_N)), 0)]
     if band:
-        low, high = band
-        middle = np.full(iterations, sum(band) / 2)
-        low_N = np.full(iterations, low)
-        high_N = np.full(iterations, high)
-        lines.append(PanelCurve("warm-up", middle, GREY, low_N, high_N))
+        middle, low, high = (np.full(iterations, value) for value in (sum(band) / 2, *band))
+        lines.append(_curve("warm-up", middle, GREY, low, high))
     return _draw_panel(monitor, "Response length", "tokens", lines)
 
 
@@ -98,7 +86,7 @@ def rewards(monitor: Replay) -> Chart | None:
     p5, p25, median, p75, p95 = quantiles
     # A curve of NaN shows only its band.
     no_line = np.full(len(median), np.nan)
-    lines = [PanelCurve("median, middle half", median, 0, p25, p75), PanelCurve("5 to 95 %", no_line, 5, p5, p95)]
+    lines = [_curve("median, middle half", median, 0, p25, p75), _curve("5 to 95 %", no_line, 5, p5, p95)]
     return _draw_panel(monitor, "Distribution of the reward", "reward", lines)
 
 
@@ -108,30 +96,40 @@ def gold_and_proxy(monitor: Replay) -> Chart | None:
     if not np.isfinite(gold).any():
         return None
     proxy = _per_iteration(monitor, lambda batch: _finite_mean(batch.reward_N))
-    lines = [PanelCurve("gold", gold, 1), PanelCurve("proxy", proxy, 0)]
+    lines = [_curve("gold", gold, 1), _curve("proxy", proxy, 0)]
     return _draw_panel(monitor, "Gold and proxy reward of the samples", "reward", lines)
 
 
-def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[PanelCurve]) -> Chart:
+def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[Series]) -> Chart:
     """Plot curves over iterations with the alarms as vertical lines."""
-    series = [Series(line.name, _points(line), line.colour) for line in lines]
+    size = (420, 170)
     return curves(
-        series, title=title, x_label="iteration", y_label=y_label, size=(420, 170), legend=True, events=_alarms(monitor)
+        lines, title=title, x_label="iteration", y_label=y_label, size=size, legend=True, events=_alarms(monitor)
     )
 
 
-def _points(line: PanelCurve) -> list[Point]:
-    """Return up to POINTS points of a curve; a curve that is only a band has NaN values."""
-    no_band = np.full(len(line.values), np.nan)
-    low_N = no_band if line.low is None else line.low
-    high_N = no_band if line.high is None else line.high
+def _curve(
+    name: str, values: FloatArray, colour: int, low: FloatArray | None = None, high: FloatArray | None = None
+) -> Series:
+    """Return a curve over iterations, which count from 1, as means over up to POINTS bins; NaN draws no line or band.
+
+    Args:
+        name: name of the curve.
+        values: value of each iteration.
+        colour: index into the palette.
+        low, high: band around the curve.
+    """
+    no_band = np.full(len(values), np.nan)
+    columns = [values, no_band if low is None else low, no_band if high is None else high]
     points = []
-    for iteration, value, low, high in zip(*_bin_means(line.values, low_N, high_N), strict=True):
+    for indices in np.array_split(np.arange(len(values)), min(POINTS, len(values))):
+        iteration = float(indices.mean()) + 1
+        value, low_of_bin, high_of_bin = (_finite_mean(column[indices]) for column in columns)
         tooltip = {"iteration": compact(iteration), "mean": compact(value)}
-        if math.isfinite(low) and math.isfinite(high):
-            tooltip["band"] = f"{compact(low)} to {compact(high)}"
-        points.append(Point(iteration, value, low, high, tooltip=tooltip))
-    return points
+        if math.isfinite(low_of_bin) and math.isfinite(high_of_bin):
+            tooltip["band"] = f"{compact(low_of_bin)} to {compact(high_of_bin)}"
+        points.append(Point(iteration, value, low_of_bin, high_of_bin, tooltip=tooltip))
+    return Series(name, points, colour)
 
 
 def _alarms(monitor: Replay) -> list[EventMark]:
@@ -140,26 +138,12 @@ def _alarms(monitor: Replay) -> list[EventMark]:
     Gold falls on held-out prompts; if it was not measured there, it falls in the training samples, from their best
     value.
     """
-    iterations: dict[str, float | None] = {}
-    for name in LEVELS[1:]:  # the first level means no alarm
-        iterations[name] = monitor.detector.first.get(name)
-    iterations["gold_fell_at"] = monitor.totals().get("gold_fell_at")
+    iterations = {**monitor.detector.first, **monitor.totals()}
     return [
-        EventMark(iteration + 1, WORDS[name])
-        for name, iteration in iterations.items()
-        if iteration is not None and math.isfinite(iteration)
+        EventMark(iterations[name] + 1, word)
+        for name, word in WORDS.items()
+        if math.isfinite(iterations.get(name, math.nan))
     ]
-
-
-def _bin_means(*series: FloatArray) -> list[list[float]]:
-    """Return iterations, counted from 1, and each series, as means over up to POINTS bins of iterations."""
-    size = len(series[0])
-    bins = np.array_split(np.arange(size), min(POINTS, size))
-    iterations = [float(indices.mean()) + 1 for indices in bins]
-    columns = [iterations]
-    for values_N in series:
-        columns.append([_finite_mean(values_N[indices]) for indices in bins])
-    return columns
 
 
 def _format_run_number(name: str, value: float) -> str:
@@ -183,3 +167,18 @@ def _finite_quantiles(values_N: FloatArray) -> FloatArray:
     if not len(finite_N):
         return np.full(len(QUANTILES), np.nan)
     return np.quantile(finite_N, QUANTILES)
+
+
+LIGHTS_NOTE = (
+    "Responses to held-out prompts, the last policy against the first, paired by prompt; p after Holm over these "
+    "lights. Red is observed harm: gold fell, or responses are padded or degenerate (garbled). Yellow is a symptom."
+)
+
+
+def lights(run: StoredRun) -> PageSection | None:
+    """Return the section of the warning lights; None if the run has fewer than two policies."""
+    shown = lights_of(run)
+    if not shown:
+        return None
+    values = {"lights": shown, "remark": light_note(shown)}
+    return PageSection("Signs of reward hacking", LIGHTS_NOTE, template=f"{__package__}:lights.html.j2", values=values)

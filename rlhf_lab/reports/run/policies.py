@@ -110,17 +110,15 @@ def gain_table(run: StoredRun) -> list[tuple[str, ...]]:
     names = policy_names(run)
     rows: list[tuple[str, ...]] = []
     for metric in ("gold", "proxy"):
-        changes = {}
-        for name in names[1:]:
-            if comparison := gain(run, name, metric):
-                changes[name] = comparison
+        changes = {name: comparison for name in names[1:] if (comparison := gain(run, name, metric))}
         adjusted = holm([comparison.p_value for comparison in changes.values()])
         for (name, comparison), p_holm in zip(changes.items(), adjusted, strict=True):
-            gap = signed(comparison.difference)
             effect = comparison.minimum_detectable_effect
             detectable = compact(effect) if math.isfinite(effect) and effect > 0 else "–"
             prompts = str(comparison.difference.clusters or "–")
-            rows.append((metric_title(metric), name, gap, p_text(p_holm), detectable, prompts))
+            rows.append(
+                (metric_title(metric), name, signed(comparison.difference), p_text(p_holm), detectable, prompts)
+            )
     return rows
 
 
@@ -128,8 +126,7 @@ def run_markdown(run: StoredRun) -> str:
     """Return a run's comparison as a Markdown page: question, command, policies, gains over the first policy."""
     known, conclusion = header_metadata(run), answer(run)
     lines = [f"# {run.manifest.get('question') or run.recipe}", ""]
-    answer_line = f"**{conclusion.sentence}** {conclusion.caveat}".rstrip()
-    lines += [answer_line, "", f"`{known['command']}`", ""]
+    lines += [f"**{conclusion.sentence}** {conclusion.caveat}".rstrip(), "", f"`{known['command']}`", ""]
     tooltip = "; ".join(f"{name} {value}" for name, value in known["facts"])
     world = known["world"]
     lines += [f"{tooltip}. {world[0].upper()}{world[1:]}.", ""]

@@ -14,7 +14,7 @@ from support import planned
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.packs import named
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.reward.attack import attack_levels
+from rlhf_lab.reports.reward.card import attack_levels
 from rlhf_lab.reports.run.header import header_metadata
 from rlhf_lab.reports.run.policies import run_markdown
 from rlhf_lab.results.answer import OTHER_RUN, Conclusion, answer

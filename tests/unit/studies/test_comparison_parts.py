@@ -11,13 +11,12 @@ from synthetic_runs import write_study
 from test_compare import responses, write_run
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.reports.comparison.compare import find_sides
+from rlhf_lab.reports.comparison.compare import find_sides, stored_conclusion, stored_numbers
 from rlhf_lab.reports.comparison.notes import run_notes
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.scales import Mismatch, mismatches, refuse_two_worlds
-from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
 from rlhf_lab.reports.comparison.setting_changes import origin_changes, user_code_changes
-from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
+from rlhf_lab.reports.comparison.view import distinguishable, indistinguishable
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.scales import scale_identity
 from rlhf_lab.statistics.inference import repetitions_to_decide

@@ -6,7 +6,7 @@ import re
 
 from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.tables import Tables, to_number_or_text
-from rlhf_lab.reports.drawing import PageFigures
+from rlhf_lab.reports.page import PageFigures
 
 
 def test_numbers_that_are_not_finite_are_left_out_and_break_a_line():
