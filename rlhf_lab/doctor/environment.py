@@ -45,13 +45,8 @@ def torch_build(_: object) -> CheckResult:
     import torch
 
     is_finite = bool(torch.isfinite(torch.ones(4, 4) @ torch.ones(4, 4)).all())
-    cuda = torch.version.cuda
-    rocm = torch.version.hip
-    build = "CPU only"
-    if cuda:
-        build = f"CUDA {cuda}"
-    elif rocm:
-        build = f"ROCm {rocm}"
+    cuda, rocm = torch.version.cuda, torch.version.hip
+    build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU only"
     measured = f"torch {torch.__version__}, {build}, {torch.backends.cpu.get_cpu_capability()}"
     if shutil.which("nvidia-smi") and not cuda:
         hint = "there is an NVIDIA driver but torch cannot use it; install a CUDA build: https://pytorch.org"
@@ -103,10 +98,9 @@ def memory(_: object) -> CheckResult:
     main = main_memory()
     if main is None:
         return CheckResult("skip", "the system does not report how much memory is free")
-    free = main.free
     hint = "close other programs, or raise the memory limit of the container or job"
-    measured = f"{free / GIB:.1f} GiB free"
-    return pass_or_fail(free >= ENOUGH_GIB * GIB, measured, f"≥ {ENOUGH_GIB:g} GiB", hint)
+    measured = f"{main.free / GIB:.1f} GiB free"
+    return pass_or_fail(main.free >= ENOUGH_GIB * GIB, measured, f"≥ {ENOUGH_GIB:g} GiB", hint)
 
 
 def terminal(_: object) -> CheckResult:

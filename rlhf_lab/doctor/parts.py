@@ -103,15 +103,10 @@ def examine_parts() -> list[CheckResult]:
     # Threads suffice, because each check waits for a separate process.
     results = []
     with ThreadPoolExecutor(min(AT_ONCE, usable_cores())) as pool, progress("optional parts", len(checks)) as ticker:
-        for result in pool.map(_examine_part, checks):
+        for result in pool.map(lambda check: examine_one("optional parts", check, None), checks):
             results.append(result)
             ticker.advance()
     return results
-
-
-def _examine_part(check: DoctorCheck) -> CheckResult:
-    """Run the check of one part; a separate function, so that the threads of the pool do the work."""
-    return examine_one("optional parts", check, None)
 
 
 def _try_start(command: list[str], version: str, tolerance: str, hint: str) -> CheckResult:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.config.root import Config
+from rlhf_lab.core.machine import main_memory
 from rlhf_lab.core.types import Pair
 from rlhf_lab.models.build import load_policy, save_model
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
@@ -82,11 +83,8 @@ class ExaminedModel:
         responses = [tokens[:response] for _, tokens in self.full_rows[:4]]
         distinct = dict.fromkeys(tuple(tokens[response - total :]) for tokens, _ in self.full_rows)
         prompts = list(distinct)[:2]
-        rows = []
-        for index, tokens in enumerate(responses):
-            prompt = prompts[index // 2 % len(prompts)]  # two responses for each prompt
-            rows.append((list(prompt), tokens))
-        return rows
+        # two responses for each prompt
+        return [(list(prompts[i // 2 % len(prompts)]), tokens) for i, tokens in enumerate(responses)]
 
     @cached_property
     def batch(self) -> TokenBatch:
@@ -142,6 +140,15 @@ class ExaminedModel:
         path = self.directory / "model"
         save_model(self.model, self.encoder, path)
         return path
+
+    def fitting_copies(self) -> float:
+        """Return how many float32 copies of the model fit into the free memory of its device."""
+        free = float("inf")
+        if torch.device(self.device).type == "cuda":
+            free = torch.cuda.mem_get_info()[0]
+        elif memory := main_memory():
+            free = memory.free
+        return free / (4 * self.parameters)
 
     def reference(self) -> nn.Module:
         """Return the frozen reference of training: another copy of the model, or the base of an adapter."""

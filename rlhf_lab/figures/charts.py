@@ -30,8 +30,7 @@ from rlhf_lab.figures.layers import (
     whole_ticks,
 )
 from rlhf_lab.figures.palette import GREY, INK, SOFT, light_colour
-from rlhf_lab.figures.tables import Row, Tables, Tooltip, set_summary, to_number_or_text, tooltip
-from rlhf_lab.figures.vegalite import channel, conditional, constant, step
+from rlhf_lab.figures.vegalite import Row, Tables, Tooltip, channel, set_summary, to_number_or_text, tooltip
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.inference import Estimate
 
@@ -256,9 +255,9 @@ def dot_chart(levels: Sequence[Level], *, title: str, x_label: str, width: int =
     ]
     if missing:
         words = tables.chart(missing).mark("text", align="left", color=SOFT, dx=6)
-        layers.append(words.encode(x=constant(0), y=y, text="word:N"))
+        layers.append(words.encode(x={"value": 0}, y=y, text="word:N"))
     description = "; ".join(f"{level.name}: {compact(level.estimate)}" for level in levels)
-    return finish(tables, layers, title, description, width, step(30), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, {"step": 30}, zoom=("x",), legend=False)
 
 
 def _style_row(name: str, level: Level) -> Row:
@@ -322,7 +321,7 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
         ),
     ]
     description = "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items())
-    return finish(tables, layers, title, description, width, step(26), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, {"step": 26}, zoom=("x",), legend=False)
 
 
 def gain_curves(
@@ -365,15 +364,13 @@ def gain_curves(
             "columns": legend_columns(30),
         },
     )
-    metric_points = {}
-    for kind in kinds:
-        metric_points[kind] = [row for row in points if row["metric"] == kind]
+    gold_points, proxy_points = ([row for row in points if row["metric"] == kind] for kind in kinds)
     tables = Tables()
     # Crosses for proxy and discs for gold are distinguishable without colour.
-    cross = tables.chart(metric_points["proxy"]).mark(
+    cross = tables.chart(proxy_points).mark(
         "point", shape="M-1,-1L1,1M1,-1L-1,1", size=24, strokeOpacity=0.6, clip=True
     )
-    filled = tables.chart(metric_points["gold"]).mark("point", filled=True, size=26, fillOpacity=0.45, clip=True)
+    filled = tables.chart(gold_points).mark("point", filled=True, size=26, fillOpacity=0.45, clip=True)
     lines = tables.chart(fits)
     layers = [
         cross.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
@@ -383,7 +380,7 @@ def gain_curves(
             y=y,
             color=colour,
             strokeDash=dashes,
-            strokeWidth=conditional({"test": "datum.metric == 'gold'"}, 2.2, 1.3),
+            strokeWidth={"condition": {"test": "datum.metric == 'gold'", "value": 2.2}, "value": 1.3},
             opacity=picked(),
         ),
         tables.chart([{"y": 0}]).mark("rule", color=SOFT).encode(y=y),
@@ -411,16 +408,13 @@ def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
     rows: list[Row] = []
     for one in series:
         for order, point in enumerate(one.points):
-            interval = {"low": point.low, "high": point.high}
-            # An interval with one infinite end is not drawn at all.
-            if not (math.isfinite(point.low) and math.isfinite(point.high)):
-                interval = {"low": math.nan, "high": math.nan}
-            x_interval = {"x_low": point.x_low, "x_high": point.x_high}
-            if not (math.isfinite(point.x_low) and math.isfinite(point.x_high)):
-                x_interval = {"x_low": math.nan, "x_high": math.nan}
+            numbers = {"order": order, "x": point.x, "y": point.y}
+            for low, high in (("low", "high"), ("x_low", "x_high")):
+                bounds = getattr(point, low), getattr(point, high)
+                # An interval with one infinite end is not drawn at all.
+                numbers[low], numbers[high] = bounds if all(map(math.isfinite, bounds)) else (math.nan, math.nan)
             position = {title: compact(getattr(point, axis)) for title, axis in axes.items()}
             tooltip = {"series": one.name, **(point.tooltip or position)}
-            numbers = {"order": order, "x": point.x, "y": point.y, **interval, **x_interval}
             cleaned = {key: to_number_or_text(value) for key, value in numbers.items()}
             separate = {} if point.joined else {"apart": True}
             rows.append({"series": one.name, **cleaned, **separate, "facts": tooltip})
@@ -432,18 +426,16 @@ def _single_points(rows: Sequence[Row]) -> list[Row]:
     """Return the rows without a neighbour in their series that has a value: no line leads to them."""
 
     def has_value(position: int, series: str) -> bool:
-        if not 0 <= position < len(rows):
-            return False
-        row = rows[position]
-        return row["series"] == series and row["y"] is not None
+        is_row = 0 <= position < len(rows)
+        return is_row and rows[position]["series"] == series and rows[position]["y"] is not None
 
-    single = []
-    for position, row in enumerate(rows):
-        series = row["series"]
-        is_alone = not has_value(position - 1, series) and not has_value(position + 1, series)
-        if has_value(position, series) and is_alone:
-            single.append(row)
-    return single
+    return [
+        row
+        for position, row in enumerate(rows)
+        if has_value(position, row["series"])
+        and not has_value(position - 1, row["series"])
+        and not has_value(position + 1, row["series"])
+    ]
 
 
 def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.core.metrics import catalogue
+from rlhf_lab.data.rows import is_missing
 from rlhf_lab.training.settings import StageSettings
 from rlhf_lab.training.stage_spec import ClusterUnit
 
@@ -125,11 +125,10 @@ def number(value: Any) -> str:
             return "–"
         if value.get("low") is None or value.get("high") is None:
             return f"{value['mean']:.3g}"
-        half = (value["high"] - value["low"]) / 2
-        asymmetry = abs(value["high"] + value["low"] - 2 * value["mean"])
-        if asymmetry > half:
-            return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
-        return f"{value['mean']:.2f} ±{half:.2f}"
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+        mean, low, high = (value[name] for name in ("mean", "low", "high"))
+        half = (high - low) / 2
+        is_asymmetric = abs(high + low - 2 * mean) > half
+        return f"{mean:.2f} [{low:.2f}, {high:.2f}]" if is_asymmetric else f"{mean:.2f} ±{half:.2f}"
+    if is_missing(value):
         return "–"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

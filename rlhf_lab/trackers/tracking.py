@@ -36,9 +36,6 @@ tracker fails, so that the next attempt gets a new tracked run."""
 class Tracking:
     """Interface between a stage and its tracker: handles failures of the tracker, and skips rows that it already has.
 
-    Attributes:
-        failed: True if the tracker has failed and is switched off.
-
     Args:
         kind: kind of the tracker.
         identity: file that is deleted if the tracker fails.
@@ -58,8 +55,8 @@ class Tracking:
         self._record = record
         self._note = note
         self._tracker: Tracker | None = None
-        self.failed = False
-        self._rows_to_skip = 0
+        self.failed = False  # True switches the tracker off
+        self._rows_to_skip = 0  # a resumed tracked run already has them
 
     def start(self, build: Callable[[], Tracker], kept: list[dict[str, Any]], repeated: int) -> None:
         """Start the tracked run.
@@ -77,7 +74,6 @@ class Tracking:
             if self._tracker.continues:
                 self._rows_to_skip = repeated
                 return
-            self._rows_to_skip = 0
             for row in kept:
                 self._tracker.log(_without_nulls(row))
 
@@ -88,7 +84,7 @@ class Tracking:
         tracker = self._tracker
         if tracker is None:
             return
-        if self._rows_to_skip:  # the tracker already has this row from the previous attempt
+        if self._rows_to_skip:
             self._rows_to_skip -= 1
         else:
             self._run_safely(lambda: tracker.log(_without_nulls(row)))
@@ -129,9 +125,7 @@ def track(checked: root.Config, recipe: str, directory: Path, log_size: int, not
     """Start tracking a stage with the tracker in its config. Only the main process tracks.
 
     Args:
-        checked: the config.
-        recipe: name of the recipe.
-        directory: the run directory.
+        checked, recipe, directory: the config, the name of the recipe, and the run directory.
         log_size: number of bytes of metrics.jsonl that remain valid.
         note: see `Tracking`.
     """
@@ -150,8 +144,7 @@ def track(checked: root.Config, recipe: str, directory: Path, log_size: int, not
     subject = _make_subject(root.to_values(checked), settings, recipe, identity, resumed)
     # Written before the tracker starts, so that an attempt after a kill finds the id.
     write_text(identity_file, f"{kind} {identity}\n")
-    repeated = len(rows) - len(kept)
-    tracking.start(lambda: registry.build("tracker", settings, subject), kept=kept, repeated=repeated)
+    tracking.start(lambda: registry.build("tracker", settings, subject), kept, repeated=len(rows) - len(kept))
     return tracking
 
 
@@ -172,10 +165,8 @@ def track_stored(
     Args:
         values: the run's settings as plain values.
         settings: settings of the tracker.
-        recipe: name of the recipe.
-        directory: the run directory.
-        status: status of the stage's result.
-        outcome: see `Tracking.finish`.
+        recipe, directory: name of the recipe, and the run directory.
+        status, outcome: see `Tracking.finish`.
     """
     if not isinstance(settings, Shared) or not ranks.is_main():
         return False
@@ -187,8 +178,7 @@ def track_stored(
     if records.exists() and record in records.read_text(encoding="utf-8").splitlines():
         return False
     # The id depends on project, group and swept settings, so one stored stage can be shown in several studies.
-    digest = sha256(record.encode()).hexdigest()[:8]
-    identity = f"{directory.name}-{digest}"
+    identity = f"{directory.name}-{sha256(record.encode()).hexdigest()[:8]}"
     subject = _make_subject(values, settings, recipe, identity, resumed=False)
     tracking = Tracking(kind)
     tracking.start(lambda: registry.build("tracker", settings, subject), kept=[], repeated=0)
@@ -206,14 +196,8 @@ def _record_of(kind: str, settings: Shared, recipe: str, **state: str | int) -> 
 
     `state` is that of an incomplete stage.
     """
-    shown = {
-        "tracker": kind,
-        "project": settings.project,
-        "group": settings.group or recipe,
-        "swept": redacted(settings.swept),
-        **state,
-    }
-    return json.dumps(shown)
+    group, swept = settings.group or recipe, redacted(settings.swept)
+    return json.dumps({"tracker": kind, "project": settings.project, "group": group, "swept": swept, **state})
 
 
 def _add_record(file: Path, record: str) -> None:
@@ -226,8 +210,7 @@ def _make_subject(
     values: Mapping[str, Any], settings: Shared, recipe: str, identity: str, resumed: bool
 ) -> TrackedStage:
     # The tracker's own settings do not influence the stage.
-    settings_values = redacted(dict(values))
-    config = {name: value for name, value in settings_values.items() if name != "tracker"}
+    config = {name: value for name, value in redacted(dict(values)).items() if name != "tracker"}
     swept = redacted(settings.swept)  # the compared setting comes first
     labels = [f"{key}={value}" for key, value in swept.items()]
     return TrackedStage(

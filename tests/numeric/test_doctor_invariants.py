@@ -10,8 +10,8 @@ from doctor_models import TEXTS, ask
 from support import ONE_LAYER, SMALL_WORLD, bpe, planned, save_tiny
 
 from rlhf_lab.doctor import examination, training
+from rlhf_lab.doctor.examination import examine_model
 from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, examine
-from rlhf_lab.doctor.invariants import examine_model
 from rlhf_lab.doctor.subject import load_subject
 from rlhf_lab.models.encoding import Encoder
 

@@ -113,9 +113,7 @@ def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple
     Raises:
         DataError: a directory is not a run, a policy was not evaluated, or both sides are the same.
     """
-    names: list[str | None] = [policy, policy]
-    if policy is not None and "," in policy:
-        names = [name.strip() for name in policy.split(",", 1)]
+    names = [name.strip() for name in policy.split(",", 1)] if policy and "," in policy else [policy, policy]
     folders = [find_run(directory) for directory in (a, b)]
     sides = []
     for letter, directory, name in zip("AB", folders, names, strict=True):
@@ -161,10 +159,8 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
         values_a = _metric_values(rows_a, metric, column)
         values_b = _metric_values(rows_b, metric, column)
         tested = not any(mismatch.covers(metric) for mismatch in scale_mismatches)
-        versus = NO_TEST
-        if tested:
-            test = _paired_by_prompt if paired else _unpaired_by_prompt
-            versus = test(values_a, values_b)
+        test = _paired_by_prompt if paired else _unpaired_by_prompt
+        versus = test(values_a, values_b) if tested else NO_TEST
         mean_a, mean_b = (rate_or_mean(rows["value"], rows["cluster"]) for rows in (values_a, values_b))
         differences.append(Difference(metric, mean_a, mean_b, versus, tested=tested))
     return adjust_p_values(differences)
@@ -176,13 +172,7 @@ def cluster_unit(a: Side, b: Side) -> ClusterUnit:
 
 
 def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame:
-    """Return one row per response: the columns of PROMPT, the metric as `value`, and `cluster`.
-
-    Args:
-        rows: rows of evaluation.jsonl.
-        metric: name of the metric.
-        column: column by which responses are clustered.
-    """
+    """Return one row per response: the columns of PROMPT, the metric as `value`, and `cluster` from a column."""
     values = pd.to_numeric(scores(rows, metric), errors="coerce")
     clusters = prompt_clusters(rows, column).loc[pd.MultiIndex.from_frame(rows[PROMPT])]
     return rows[PROMPT].assign(value=values.to_numpy(float), cluster=clusters.to_numpy())
@@ -191,10 +181,8 @@ def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame
 def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
     """Return the differences with Holm's adjustment over all of them."""
     p_values = holm([difference.versus.p_value for difference in differences])
-    adjusted = []
-    for difference, p_holm in zip(differences, p_values, strict=True):
-        adjusted.append(dataclasses.replace(difference, p_holm=p_holm))
-    return adjusted
+    adjusted = zip(differences, p_values, strict=True)
+    return [dataclasses.replace(difference, p_holm=p_holm) for difference, p_holm in adjusted]
 
 
 def shared_prompts(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> pd.DataFrame:
@@ -208,10 +196,7 @@ def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
     columns = [str(name) for name in rows_a if name in rows_b]
     # Terms of the reward are named "reward/TERM".
     terms = [name for name in columns if name.startswith("reward/") and name not in names]
-    scored = []
-    for name in [*names, *terms]:
-        if rows_a[name].notna().any() and rows_b[name].notna().any():
-            scored.append(name)
+    scored = [name for name in [*names, *terms] if rows_a[name].notna().any() and rows_b[name].notna().any()]
     if not ("proxy" in rows_a and "proxy" in rows_b):
         return scored
 
@@ -223,8 +208,7 @@ def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
 
 
 def _is_full_reward(rows: pd.DataFrame, term: str) -> bool:
-    term_N = pd.to_numeric(rows[term], errors="coerce").to_numpy(float)
-    total_N = pd.to_numeric(rows["proxy"], errors="coerce").to_numpy(float)
+    term_N, total_N = (pd.to_numeric(rows[name], errors="coerce").to_numpy(float) for name in (term, "proxy"))
     return bool(np.allclose(term_N, total_N, equal_nan=True))
 
 
@@ -265,8 +249,7 @@ def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored
 
     Each comes with True if one of the two numbers has an interval.
     """
-    estimates_a = _stored_estimates(a)
-    estimates_b = _stored_estimates(b)
+    estimates_a, estimates_b = _stored_estimates(a), _stored_estimates(b)
     scale_mismatches = mismatches(a.run, b.run)
     has_gold = a.run.has_gold and b.run.has_gold
     rows: list[tuple[Stored, bool]] = []
@@ -279,8 +262,7 @@ def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored
         comparable = not any(mismatch.covers(name) for mismatch in scale_mismatches)
         test = _unpaired_test(of_a, of_b) if comparable else "–"
         row = (judged_title(name, has_gold), compact(of_a), compact(of_b), test, metric_note(name))
-        has_interval = bool(of_a.n or of_b.n)
-        rows.append((row, has_interval))
+        rows.append((row, bool(of_a.n or of_b.n)))
     return rows
 
 

@@ -31,10 +31,9 @@ def study_notes(a: Study, b: Study) -> list[str]:
             notes.append(f"{letter}: {missing} of {total} jobs have no result ({causes}).")
         notes += [f"{letter}: {line}." for line in changed_lines(study)]
     for noun, of_a, of_b in (("levels", a.levels, b.levels), ("metrics", a.metrics, b.metrics)):
-        if only_a := [name for name in of_a if name not in of_b]:
-            notes.append(f"Only A has the {noun} {', '.join(only_a)}; they are not compared.")
-        if only_b := [name for name in of_b if name not in of_a]:
-            notes.append(f"Only B has the {noun} {', '.join(only_b)}; they are not compared.")
+        for letter, own, other in (("A", of_a, of_b), ("B", of_b, of_a)):
+            if only := [name for name in own if name not in other]:
+                notes.append(f"Only {letter} has the {noun} {', '.join(only)}; they are not compared.")
     return [*notes, *_partner_notes(a, b)]
 
 
@@ -42,8 +41,7 @@ def _partner_notes(a: Study, b: Study) -> list[str]:
     """Return notes on levels in which jobs have no partner in the other study, or metrics have another scale."""
     notes = []
     for level in shared_levels(a, b):
-        count_a = int((a.completed["level"] == level).sum())
-        count_b = int((b.completed["level"] == level).sum())
+        count_a, count_b = (int((study.completed["level"] == level).sum()) for study in (a, b))
         jobs = compared_jobs(a, b, level)
         if scales := other_scales(jobs, shared_metrics(a, b)):
             notes.append(f"{level}: {list_in_words(scales)} not tested: other rewards or sources of gold in A and B.")

@@ -92,16 +92,13 @@ def default_dir(kind: str, *sources: Path | str, outputs: Path | str | None = No
         outputs: None is the outputs directory that contains the first source, or else ./outputs.
     """
     outputs = Path(outputs or outputs_dir(sources[0]) or "outputs").resolve()
-    labels = [_dir_label(source, outputs) for source in sources]
-    return short_path(outputs / kind / "-vs-".join(labels))
+    return short_path(outputs / kind / "-vs-".join(_dir_label(source, outputs) for source in sources))
 
 
 def outputs_dir(directory: Path | str) -> Path | None:
     """Return the outputs directory that contains a run, a job or a study; None if there is none."""
-    for parent in Path(directory).resolve().parents:
-        if parent.name in ("runs", "studies"):
-            return parent.parent
-    return None
+    parents = Path(directory).resolve().parents
+    return next((parent.parent for parent in parents if parent.name in ("runs", "studies")), None)
 
 
 def _dir_label(directory: Path | str, outputs: Path) -> str:

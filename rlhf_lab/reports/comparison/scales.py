@@ -38,9 +38,7 @@ def refuse_two_worlds(a: StoredRun, b: StoredRun) -> None:
     """Raise DataError if both runs measured gold, or another metric of `TRUTHS`, in different worlds."""
     shared = [name for name in TRUTHS if _measures_truth(a, name) and _measures_truth(b, name)]
     if shared and a.world and b.world and a.world != b.world:
-        named_a = (f"A ({a.path})", a.world)
-        named_b = (f"B ({b.path})", b.world)
-        raise DataError(two_worlds_message(named_a, named_b, shared))
+        raise DataError(two_worlds_message((f"A ({a.path})", a.world), (f"B ({b.path})", b.world), shared))
 
 
 def two_worlds_message(a: tuple[str, str], b: tuple[str, str], metrics: Sequence[str]) -> str:
@@ -98,8 +96,5 @@ def _needs_differ(a: StoredRun, b: StoredRun, role: str) -> bool:
 
     A role that only one run has counts only for a soup.
     """
-    keys = []
-    for run in (a, b):
-        needs = run.manifest.get("needs") or {}
-        keys.append((needs.get(role) or {}).get("key"))
+    keys = [((run.manifest.get("needs") or {}).get(role) or {}).get("key") for run in (a, b)]
     return keys[0] != keys[1] and (all(keys) or role == SOUP)

@@ -89,9 +89,4 @@ def _origin_settings(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _list_changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
     """Return the keys whose values differ, in the order of A, then those only B has."""
-    keys = [*a, *(key for key in b if key not in a)]
-    changes = []
-    for key in keys:
-        if a.get(key) != b.get(key):
-            changes.append((key, a.get(key, ABSENT), b.get(key, ABSENT)))
-    return changes
+    return [(key, a.get(key, ABSENT), b.get(key, ABSENT)) for key in {**a, **b} if a.get(key) != b.get(key)]

@@ -90,11 +90,12 @@ def _refuse_two_worlds(a: Study, b: Study, level: str, jobs: Jobs) -> None:
     # The scores of a reward model are comparable across worlds; the true reward of a world is not.
     if "gold" in truths and not a.gold_source == b.gold_source == TRUE_REWARD:
         truths.remove("gold")
-    worlds_a = sorted({a.worlds[index] for index in jobs.a["index"] if a.worlds.get(index)})
-    worlds_b = sorted({b.worlds[index] for index in jobs.b["index"] if b.worlds.get(index)})
+    worlds_a, worlds_b = (
+        sorted({study.worlds[index] for index in of_side["index"] if study.worlds.get(index)})
+        for study, of_side in ((a, jobs.a), (b, jobs.b))
+    )
     if truths and worlds_a and worlds_b and worlds_a != worlds_b:
-        named_a = (f"A at {level}", " and ".join(worlds_a))
-        named_b = (f"B at {level}", " and ".join(worlds_b))
+        named_a, named_b = (f"A at {level}", " and ".join(worlds_a)), (f"B at {level}", " and ".join(worlds_b))
         raise DataError(two_worlds_message(named_a, named_b, truths))
 
 
@@ -104,12 +105,9 @@ def other_scales(jobs: Jobs, metrics: Iterable[str]) -> list[str]:
         return []
     # The jobs of a level differ in nothing but the seed and other swept settings, so one of them stands for all.
     first_a, first_b = (read_run(side["run"].iloc[0]) for side in (jobs.a, jobs.b))
-    differing = []
-    for metric in metrics:
-        of_a, of_b = (scale_identity(run, metric, by_recipe=True) for run in (first_a, first_b))
-        if of_a and of_b and of_a != of_b:  # empty if the run does not record it
-            differing.append(metric)
-    return differing
+    scales = {metric: [scale_identity(run, metric, by_recipe=True) for run in (first_a, first_b)] for metric in metrics}
+    # an identity is empty if the run does not record it
+    return [metric for metric, (of_a, of_b) in scales.items() if of_a and of_b and of_a != of_b]
 
 
 def compared_jobs(a: Study, b: Study, level: str) -> Jobs:

@@ -148,11 +148,9 @@ def comparison_page(view: Mapping[str, Any]) -> ReportPage:
 def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
     """Return the result for the primary metric, then the other metrics that differ, generated from the numbers."""
 
-    def rank(difference: Difference) -> int:
-        metric = difference.metric
-        return QUESTIONS.index(metric) if metric in QUESTIONS else len(QUESTIONS)
-
-    primary = min(differences, key=rank)
+    # The first metric in the order of QUESTIONS, else the first of all.
+    order = [*QUESTIONS, *(difference.metric for difference in differences)]
+    primary = min(differences, key=lambda difference: order.index(difference.metric))
     unit = cluster_unit(a, b)
     count = primary.versus.difference.clusters
     units = unit.noun if count == 1 else unit.plural
@@ -207,17 +205,11 @@ def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> s
 def _table_view(title: str, first: str, differences: Sequence[Difference]) -> dict[str, Any]:
     """Return a table with a row per metric of two runs, or per level of one metric of two studies.
 
-    Args:
-        title: title of the table.
-        first: heading of the first column.
-        differences: the rows.
+    `first` is the heading of the first column.
     """
     # Most rows have the same counts, so only the exceptions state theirs.
     usual = usual_size(difference.versus.difference for difference in differences)
-    rows = []
-    for difference in differences:
-        row = cells(difference, usual)
-        rows.append((*row, metric_note(difference.metric), difference.distinguishable))
+    rows = [(*cells(row, usual), metric_note(row.metric), row.distinguishable) for row in differences]
     return {"title": title, "first": first, "rows": rows}
 
 
@@ -226,8 +218,7 @@ def _test_notes(differences: Sequence[Difference]) -> list[str]:
     names = dict.fromkeys(difference.versus.test for difference in differences if difference.tested)
     notes = [name[:1].upper() + name[1:] for name in names]
     gaps = [one.versus.difference for one in differences if one.tested]
-    sizes = {(gap.n, gap.clusters) for gap in gaps}
-    if len(sizes) > 1:
+    if len({(gap.n, gap.clusters) for gap in gaps}) > 1:
         notes.append(OWN_SIZE)
     return [*notes, DETECTABLE] if notes else []
 
@@ -263,8 +254,7 @@ def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:
         scale = float(pd.to_numeric(a.responses[difference.metric], errors="coerce").std())
         if scale > 0 and math.isfinite(scale):
             gap = difference.versus.difference
-            mean, low, high = (bound / scale for bound in (gap.mean, gap.low, gap.high))
-            scaled = Estimate(mean, low, high, gap.n, gap.clusters)
+            scaled = Estimate(gap.mean / scale, gap.low / scale, gap.high / scale, gap.n, gap.clusters)
             levels.append(Level(metric_title(difference.metric), scaled))
     if len(levels) == 1:  # only the reference is left
         return None
@@ -278,10 +268,9 @@ def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> Chart:
     for difference in differences:
         jobs = compared_jobs(a, b, difference.level)
         sides = (("A", difference.a, jobs.a), ("B", difference.b, jobs.b))
-        for colour, (letter, estimate, jobs_of_side) in enumerate(sides):
-            runs = jobs_of_side[difference.metric].tolist()
-            name = f"{difference.level}, {letter}"
-            levels.append(Level(name, estimate, runs, colour=colour, run_names=job_names(jobs_of_side), units="seeds"))
+        for colour, (letter, estimate, of_side) in enumerate(sides):
+            name, runs = f"{difference.level}, {letter}", of_side[difference.metric].tolist()
+            levels.append(Level(name, estimate, runs, colour=colour, run_names=job_names(of_side), units="seeds"))
     title = judged_title(differences[0].metric, a.has_gold and b.has_gold)
     return dot_chart(levels, title=f"{title} of A and B by level", x_label=title)
 
@@ -292,14 +281,12 @@ def policy_frontier(a: Side, b: Side) -> Chart | None:
     for metric in QUESTIONS:
         if any(mismatch.covers(metric) for mismatch in scale_mismatches):
             continue
-        series = []
-        for colour, side in enumerate((a, b)):
-            if points := _policy_points(side.run, metric):
-                series.append(Series(side.name, points, colour))
-        if len(series) == 2:
-            title = metric_title(metric)
+        points = [_policy_points(side.run, metric) for side in (a, b)]
+        if all(points):
+            series = [Series(side.name, points[colour], colour) for colour, side in enumerate((a, b))]
+            y_label = metric_title(metric)
             x_label = "√KL from each run's own reference, √nats per response"
-            return frontier(series, title=f"{title} against √KL of every policy", x_label=x_label, y_label=title)
+            return frontier(series, title=f"{y_label} against √KL of every policy", x_label=x_label, y_label=y_label)
     return None
 
 
@@ -312,12 +299,14 @@ def _policy_points(run: StoredRun, metric: str) -> list[Point]:
         value = policy.metrics.get(metric)
         if kl and value and not math.isnan(kl.mean + value.mean):
             root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may be negative
-            seed = str(run.manifest.get("seed", "–"))
-            tooltip = {"policy": policy.name, "KL": compact(kl), **estimate_tooltip(metric_title(metric), value)}
-            point = Point(
-                root_kl, value.mean, value.low, value.high, label=policy.name, tooltip={**tooltip, "seed": seed}
-            )
-            points.append(dataclasses.replace(point, joined=policy.name in path))
+            tooltip = {
+                "policy": policy.name,
+                "KL": compact(kl),
+                **estimate_tooltip(metric_title(metric), value),
+                "seed": str(run.manifest.get("seed", "–")),
+            }
+            bounds, joined = (value.low, value.high), policy.name in path
+            points.append(Point(root_kl, value.mean, *bounds, label=policy.name, tooltip=tooltip, joined=joined))
     return sorted(points, key=lambda point: point.x)
 
 
@@ -325,12 +314,9 @@ def costs(a: StoredRun, b: StoredRun) -> list[tuple[str, str, str, str]]:
     """Return (cost, A, B, B ÷ A): time, memory, steps and trained parameters."""
     rows = []
     for name in COSTS:
-        of_a = a.cost.get(name) or a.results.get(name)
-        of_b = b.cost.get(name) or b.results.get(name)
-        if of_a or of_b:
-            value_a = of_a.mean if of_a else math.nan
-            value_b = of_b.mean if of_b else math.nan
-            rows.append(_cost_row(metric_title(name), value_a, value_b))
+        known = [run.cost.get(name) or run.results.get(name) for run in (a, b)]
+        if any(known):
+            rows.append(_cost_row(metric_title(name), *(value.mean if value else math.nan for value in known)))
     return [*rows, _cost_row("last logged step", _last_step(a), _last_step(b))]
 
 
@@ -339,10 +325,7 @@ def _last_step(run: StoredRun) -> float:
 
 
 def _cost_row(name: str, a: float, b: float) -> tuple[str, str, str, str]:
-    ratio = "–"
-    if a and math.isfinite(b / a):
-        ratio = f"× {compact(b / a)}"
-    return name, compact(a), compact(b), ratio
+    return name, compact(a), compact(b), f"× {compact(b / a)}" if a and math.isfinite(b / a) else "–"
 
 
 def _as_one_run(a: Side, b: Side, paired: bool) -> StoredRun:
@@ -389,10 +372,8 @@ def indistinguishable(sides: Mapping[str, Comparison], other: str, *, unit: str 
         other: label of the other side.
         unit: what both sides of a pair have in common: "seed" or "prompt".
     """
-    tested = {}
-    for side, versus in sides.items():
-        if versus.difference.clusters > 1:  # one pair has no standard deviation
-            tested[side] = versus
+    # one pair has no standard deviation
+    tested = {side: versus for side, versus in sides.items() if versus.difference.clusters > 1}
     sentences = []
     if tested:
         names = [f"{side} ({_detectable_clause(versus, unit)})" for side, versus in tested.items()]

@@ -1,1 +1,4 @@
-"""Sections about rewards: card.py."""
+"""Sections about rewards.
+
+Read card.py: the report card of a reward, then benchmarks, figures of its components, probes and attacks.
+"""

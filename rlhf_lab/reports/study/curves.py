@@ -35,14 +35,9 @@ def curves(results: StudyResults) -> PageSection | None:
 
 def curve_figure(curves: Sequence[LevelCurve]) -> Chart:
     """Plot gains in gold (solid) and proxy (dashed) against √KL: policies as faint points, and mean fitted curves."""
-    points: list[dict[str, Any]] = []
-    fits: list[dict[str, Any]] = []
-    for curve in curves:
-        points += _policy_rows(curve)
-        fits += _fit_rows(curve)
     return gain_curves(
-        points,
-        fits,
+        [row for curve in curves for row in _policy_rows(curve)],
+        [row for curve in curves for row in _fit_rows(curve)],
         [curve.level for curve in curves],
         title="Proxy and gold reward gained against distance from the reference policy",
         description="; ".join(map(_last_point_in_words, curves)),
@@ -65,8 +60,9 @@ def _policy_rows(curve: LevelCurve) -> list[dict[str, Any]]:
                     "seed": str(point["seed"]),
                     "policy": f"number {point['position']} of its run",
                 }
-                row = {"series": curve.level, "metric": metric, "x": float(point["d"]), "y": gain, "facts": tooltip}
-                rows.append(row)
+                rows.append(
+                    {"series": curve.level, "metric": metric, "x": float(point["d"]), "y": gain, "facts": tooltip}
+                )
     return rows
 
 

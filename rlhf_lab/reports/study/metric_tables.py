@@ -53,14 +53,13 @@ def level_dots(study: Study, sections: Sequence[MetricSection]) -> Chart:
     for section in sections:
         completed = panels[section.by].completed
         for row in section.rows:
-            jobs_of_level = completed[completed["level"] == row.level]
-            runs = jobs_of_level[section.metric].tolist()
-            run_names = job_names(jobs_of_level)
+            jobs = completed[completed["level"] == row.level]
+            runs = jobs[section.metric].tolist()
             name = study.label(row.level)
             if len(sections) > 1:
                 name = f"{study.panel_label(section.by)}: {name}"
             reference = row.level == study.baseline
-            levels.append(Level(name, row.mean, runs, reference, run_names=run_names, units="seeds"))
+            levels.append(Level(name, row.mean, runs, reference, run_names=job_names(jobs), units="seeds"))
     title = judged_title(sections[0].metric, study.has_gold)
     compared = study.compare.rpartition(".")[2].replace("_", " ")
     return dot_chart(levels, title=f"{title} by {compared}", x_label=title)

@@ -48,10 +48,10 @@ def write_overview(
         has_table: True to begin with one table of the primary metric: a row per study and value of `by`, and a column
             per level.
     """
-    entries = []
-    for name, path in studies.items():
-        results = StudyResults(read_study(path)) if is_study(path) else None
-        entries.append(OverviewEntry(name, path, results))
+    entries = [
+        OverviewEntry(name, path, StudyResults(read_study(path)) if is_study(path) else None)
+        for name, path in studies.items()
+    ]
     table = _joint_table(entries) if has_table else None
     make_dir(directory)
     write_text(directory / MARKDOWN, _markdown(directory, title, entries, note, table))

@@ -13,12 +13,12 @@ def policies(results: StudyResults) -> PageSection | None:
     last, lights = results.policies["last"], results.policies["lights"]
     if not last and not lights:
         return None
-    note, table = "", None
+    table = None
     if last:
-        note = "Mean over the jobs of a level, with a 95 % interval over seeds."
         headings = ["level", "jobs", *(term(title, meaning) for title, meaning in last["columns"])]
         rows = [(level, count, *values) for level, count, values in last["rows"]]
         table = ReportTable(headings, rows)
+    note = "Mean over the jobs of a level, with a 95 % interval over seeds." if table else ""
     template = f"{__package__}:policies.html.j2"
     return PageSection("Last policy of each level", note, table=table, template=template, values={"lights": lights})
 

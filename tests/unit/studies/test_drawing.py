@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlhf_lab.figures.charts import Point, Series, curves
-from rlhf_lab.figures.tables import Tables, to_number_or_text
+from rlhf_lab.figures.vegalite import Tables, to_number_or_text
 from rlhf_lab.reports.page import PageFigures
 
 
