@@ -22,7 +22,6 @@ class Requirements:
 
     Attributes:
         python: specifier, e.g. ">=3.11".
-        core: packages that every run needs.
         extras: name of an extra → packages that it adds.
     """
 

@@ -28,9 +28,7 @@ class Library:
     """Python package that only some features need.
 
     Attributes:
-        package: name of the package for pip.
         code: Python code that succeeds if the package is installed correctly.
-        feature: setting or feature that needs it.
     """
 
     package: str
@@ -58,8 +56,6 @@ class ExternalProgram:
 
     Attributes:
         command: command that succeeds if the program is installed and configured.
-        feature: feature that needs it.
-        install: how to install it.
     """
 
     command: tuple[str, ...]

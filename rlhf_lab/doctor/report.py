@@ -49,7 +49,6 @@ def as_values(findings: Sequence[CheckResult], what: str) -> dict[str, Any]:
     """Return the report as plain values: versions and results, without environment variables or the home directory.
 
     Args:
-        findings: results of the checks.
         what: description of the examined model, or "".
     """
     fields = ("group", "name", "status", "measured", "tolerance", "hint")

@@ -41,11 +41,8 @@ class ExaminedModel:
 
     Attributes:
         model: model that training would start from, including an adapter.
-        encoder: tokenizer of the model.
         pairs: the first pairs of the data.
-        config: the checked config of the command.
         directory: temporary directory for files that checks write.
-        device: device of the model.
         source: directory or hub id of the model; None for a new one.
         what: one sentence on where the model comes from.
     """

@@ -43,7 +43,6 @@ class Point:
         x, y: position in data units.
         low, high: bounds of y; NaN without an interval.
         x_low, x_high: bounds of x; NaN without an interval.
-        label: text next to the point.
         tooltip: title → text; empty shows the position.
         joined: True if the point is on the line of its series.
     """
@@ -73,9 +72,6 @@ class Level:
     """Row of a dot plot: an estimate, and the single runs behind it.
 
     Attributes:
-        name: label of the row.
-        estimate: mean with its interval.
-        runs: values of the single runs.
         reference: True for the baseline, which is grey.
         colour: index into the palette; it also determines the marker.
         run_names: name of each run, such as its seed, in the order of `runs`.
@@ -115,12 +111,9 @@ def curves(
     """Plot lines over x with a band between each point's low and high.
 
     Args:
-        series: the lines.
         title: title of the figure, which also names y in the tooltip.
-        x_label, y_label: titles of the axes.
         size: width of the figure and height of its plot, px.
         legend: None shows a legend for two or more series.
-        events: vertical lines.
     """
     rows = _rows(series, {x_label: "x", title: "y"})
     # Without padding, the curves reach both edges of the plot.
@@ -169,9 +162,6 @@ def frontier(
     """Plot points with error bars in both directions; joined points are connected in order by the line of their series.
 
     Args:
-        series: the points.
-        title: title of the figure.
-        x_label, y_label: titles of the axes.
         origin: True keeps (0, 0) in view, with its horizontal axis.
         integers: True marks only integers on the x axis.
         diagonal: ends of a dashed line on which y equals x.
@@ -289,9 +279,6 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
 
     Args:
         rows: name → the 5, 25, 50, 75 and 95 % quantiles.
-        title: title of the figure.
-        x_label: title of the x axis.
-        width: width of the figure, px.
     """
     names = list(rows)
     rendered: list[Row] = []
@@ -340,8 +327,6 @@ def gain_curves(
     Args:
         points, fits: rows with series (the level), metric ("gold" or "proxy"), x, y; points also have `facts`.
         levels: levels in the order of the palette.
-        title, description: title and description of the figure.
-        x_label, y_label: titles of the axes.
         size: width of the figure and height of its plot, px.
     """
     x_range = span([0.0, *(row["x"] for row in points)], pad=0.03)
@@ -402,7 +387,6 @@ def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
     """Return one row per point. If a point has no tooltip, its position on the axes is used.
 
     Args:
-        series: the series of points.
         axes: title of an axis → "x" or "y".
     """
     rows: list[Row] = []

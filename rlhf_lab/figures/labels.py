@@ -31,8 +31,6 @@ def place_labels(
 
     Args:
         labels: all points, with or without text.
-        x_range, y_range: limits of the axes.
-        height: height of the plot, px.
 
     Returns:
         (label, dx, dy) of each label with text.

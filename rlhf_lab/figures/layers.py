@@ -74,8 +74,6 @@ class Chart:
     """Figure with its text.
 
     Attributes:
-        title: title of the figure.
-        description: content of the figure in words.
         specification: Vega-Lite specification, as JSON values.
     """
 
@@ -173,7 +171,6 @@ def colour_of(entries: Sequence[tuple[str, int]], *, legend: bool, symbol: str |
 
     Args:
         entries: (name, colour) of each series.
-        legend: True shows a legend.
         symbol: Vega's symbol type in the legend; None shows the marker of each series.
     """
     names = [name for name, _ in entries]

@@ -52,11 +52,7 @@ DARK = _variables(PALETTE_DARK, _DARK)
 
 
 def dark_rules(scope: str = "") -> str:
-    """Return style rules that replace every light colour of a figure by its dark counterpart.
-
-    Args:
-        scope: selector of the figures, such as ".chart svg".
-    """
+    """Return style rules that replace every light colour of a figure by its dark counterpart."""
     pairs = list(zip(PALETTE_LIGHT, PALETTE_DARK, strict=True))
     pairs += zip(_LIGHT.values(), _DARK.values(), strict=True)
     # Attribute selectors, because the SVG has its colours in `fill` and `stroke`.

@@ -28,7 +28,6 @@ def page_svg(chart: Chart, number: int = 0) -> str:
     """Return an `svg` element for a page, whose style sheet sets the colours of the theme.
 
     Args:
-        chart: the chart.
         number: index of the figure on its page; it makes the ids of its elements unique there.
     """
     # Clip paths are referenced by id, and ids must be unique on a page with several figures.

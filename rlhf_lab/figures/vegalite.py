@@ -17,8 +17,8 @@ FIRST_VIEW = "first"
 """Name of the first layer, which handles the mouse wheel and the legend."""
 TYPES = {"Q": "quantitative", "N": "nominal"}
 """Letter in a shorthand → type of the field."""
-SECONDARY = ("x2", "y2")
-"""Channels for the second end of a mark; they have the type of the first end."""
+SECONDARY = {"x2", "y2"}
+"""Channels for the second end of a mark."""
 
 Json = dict[str, Any]
 Row = dict[str, Any]
@@ -32,7 +32,6 @@ class MarkLayer:
 
     Attributes:
         table: name of the table among the datasets of the chart.
-        kind, style: the mark and its properties.
         channels: visual channel, such as x or color → field or value that it shows.
         condition: expression that rows must satisfy; empty includes all.
     """
@@ -56,20 +55,12 @@ class MarkLayer:
 
     def to_json(self) -> Json:
         """Return the Vega-Lite specification of the layer."""
-        encoding = {}
-        for name, value in self.channels.items():
-            encoding[name] = channel(value) if isinstance(value, str) else value
-            if name in SECONDARY:
-                # A secondary channel takes only a field; its type is that of the primary channel.
-                encoding[name] = {"field": encoding[name]["field"]}
-        specification: Json = {
-            "data": {"name": self.table},
-            "mark": {"type": self.kind, **self.style},
-            "encoding": encoding,
-        }
-        if self.condition:
-            specification["transform"] = [{"filter": self.condition}]
-        return specification
+        encoding = {name: channel(to) if isinstance(to, str) else to for name, to in self.channels.items()}
+        for name in SECONDARY & encoding.keys():  # they take only a field; its type is that of the first end
+            encoding[name] = {"field": encoding[name]["field"]}
+        mark = {"type": self.kind, **self.style}
+        filters = {"transform": [{"filter": self.condition}]} if self.condition else {}
+        return {"data": {"name": self.table}, "mark": mark, "encoding": encoding, **filters}
 
 
 def channel(shorthand: str, **properties: Any) -> Json:

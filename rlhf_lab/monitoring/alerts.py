@@ -39,13 +39,10 @@ class Alarm:
     """Alarm of the monitor or of the audit.
 
     Attributes:
-        level: level of the alarm, such as "hard_stop".
-        signals: rules in alarm.
         iteration: iteration, counted from 0; messages count from 1, as reports do.
         iterations: planned number of iterations of the entire run.
         statistics: numbers that describe the alarm.
         action: configured reaction of the monitor or of the audit.
-        paused: True if the alarm pauses the stage.
     """
 
     level: str
@@ -92,9 +89,6 @@ def announce(run: Run, alarm: Alarm) -> None:
 
 def send(settings: Alerts, payload: Mapping[str, Any]) -> list[str]:
     """Send an alarm to the command and to the webhook of the settings.
-
-    Args:
-        payload: description of the alarm, with values that JSON supports.
     Returns:
         One sentence per failure; empty if all deliveries succeeded.
     """

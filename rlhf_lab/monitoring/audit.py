@@ -56,9 +56,7 @@ class Auditor:
     """The audit of one run.
 
     Args:
-        run: the run.
         model: trained policy, still with the weights of the start policy.
-        start: frozen start policy.
         collector: sampler of both.
         iterations: planned number of iterations of the entire run, and thus of calls of `check`.
 

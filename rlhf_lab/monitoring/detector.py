@@ -188,7 +188,6 @@ class Detector:
         warm: checkpoints of the warm-up; empty once the baseline is fitted.
         length, spread, parting: CUSUM of the mean length, of the ensemble's disagreement, and of the divergence between
             reward and outcome. None until the baseline is fitted; the last two also if the run has no such quantity.
-        by_turn: True if the length is that of a turn.
         edges, initial_K: bins of the reward distribution and their counts in the warm-up; empty without rewards.
         kls: last values of `reward_kl`.
         level: level of the last checkpoint, an index into LEVELS.

@@ -42,7 +42,6 @@ class Baseline:
         mean: mean over all prompts of all checkpoints.
         sd: sd of prompt means within a checkpoint.
         drift: sd of the checkpoints' true means.
-        checkpoints: number of checkpoints.
         prompts: mean number of prompts per checkpoint.
     """
 
@@ -145,9 +144,6 @@ def cusum_threshold(
     computed over `planned` further checkpoints whose mean is at the edge of the tolerance. The threshold is the
     quantile of the runs' largest sums. It therefore includes the error of the estimated baseline, which dominates with
     a short warm-up.
-
-    Args:
-        planned: number of checkpoints after warm-up.
     """
     # without later checkpoints or without noise there is nothing to simulate
     if planned < 1 or not baseline.sd:

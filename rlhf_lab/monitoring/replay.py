@@ -54,9 +54,7 @@ class Replay:
     """A judged trace.
 
     Attributes:
-        batches: its batches.
         verdicts: (iteration that completed the checkpoint, verdict) of each checkpoint.
-        detector: the detector after the last batch.
         truth: whether gold fell on held-out prompts; None if the source is not a run that measured it.
     """
 

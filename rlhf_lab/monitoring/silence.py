@@ -31,8 +31,6 @@ def remarks(
     """Return all notes on a completed stage, in the order of cause and effect.
 
     Args:
-        settings: settings class of the algorithm.
-        rows: rows of metrics.jsonl.
         policies: {"name", "metrics"} of each policy, the reference first.
         metrics: metrics of the stage: numbers and Estimates.
     """

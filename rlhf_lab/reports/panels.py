@@ -42,8 +42,6 @@ class PanelRun:
 
     Attributes:
         group: level of a job of a study, else the recipe of the stage.
-        is_level: True if the group is a level.
-        rows: rows of metrics.jsonl.
         final: final metrics, as a tracker gets them.
     """
 
@@ -78,11 +76,7 @@ def write_dashboard(directory: Path) -> Path:
 
 
 def _runs(jobs: Sequence[tuple[str, Path]]) -> Iterator[PanelRun]:
-    """Yield the upstream stages of all jobs, each once, and the jobs' own runs.
-
-    Args:
-        jobs: (level, run directory); the level is empty for a single run.
-    """
+    """Yield the upstream stages of all jobs, each once, and the jobs' own runs."""
     seen: set[Path] = set()
     for level, path in jobs:
         for upstream in _upstream(path, seen):

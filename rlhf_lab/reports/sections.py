@@ -71,13 +71,11 @@ class PageSection:
     """Section of a page.
 
     Attributes:
-        title: heading of the box.
         note: sentence below the heading; words in `backticks` are shown as code.
         figures, table: content of the box.
         template: "package:file" of a Jinja template that shows more than these, with `values`, `section`, `id` and
             `page` (whose `draw` renders a chart). A name without a package is in reports/templates; `section.html.j2`
             renders the box, and can be extended.
-        values: further values for the template.
         files: name → file written next to the page: text, another page, or a figure as `name`.svg and `name`.png.
     """
 

@@ -35,7 +35,6 @@ class Conclusion:
     """Answer of a run to its question.
 
     Attributes:
-        sentence: the answer.
         caveat: limits of the answer; may be empty.
     """
 

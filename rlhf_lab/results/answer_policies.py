@@ -126,8 +126,6 @@ def unclear(sides: str, title: str, comparison: Comparison, circumstance: str = 
 
     Args:
         sides: the two policies, "a and b".
-        title: title of the metric.
-        comparison: the difference.
         circumstance: clause that applies to the comparison, such as the KL; starts with a comma.
     """
     if is_nothing(comparison):

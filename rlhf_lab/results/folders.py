@@ -34,12 +34,10 @@ def find_run(directory: Path | str) -> Path:
 
 def no_result_message(directory: Path) -> str:
     """Return a message on what a directory should have been, with run or study directories below or next to it."""
+    search_root = directory if directory.is_dir() else directory.parent
+    fault = f"{directory} does not exist"
     if directory.is_dir():
-        search_root = directory
         fault = f"{directory} is neither a run (manifest.json, result.json) nor a study (study.json)"
-    else:
-        search_root = directory.parent
-        fault = f"{directory} does not exist"
     files = [*_files_below(search_root, "study.json"), *_files_below(search_root, "manifest.json")]
     newest_first = sorted({file.parent for file in files}, key=lambda path: path.stat().st_mtime, reverse=True)
     if not newest_first:
@@ -49,7 +47,5 @@ def no_result_message(directory: Path) -> str:
 
 def _files_below(directory: Path, name: str, depth: int = 4) -> list[Path]:
     """Return files called `name` up to `depth` directories down."""
-    files: list[Path] = []
-    for level in range(1, depth + 1):  # "**" has no depth limit and could walk a large tree
-        files += directory.glob("*/" * level + name)
-    return files
+    # "**" has no depth limit and could walk a large tree
+    return [file for level in range(1, depth + 1) for file in directory.glob("*/" * level + name)]

@@ -34,7 +34,6 @@ class Light:
     Attributes:
         name: sign of reward hacking that it stands for.
         state: "good", "watch", "bad" or "unknown".
-        words: the numbers behind the state.
     """
 
     name: str

@@ -33,8 +33,16 @@ GLOSSARY = {
 }
 """Term in lower case → its meaning."""
 # Other spellings of the same terms in table headings.
-FORMS = {"nats": "nat", "garbled": "garble", "gold reward": "gold", "proxy reward": "proxy", "kl, nats": "kl"}
-FORMS |= {"p holm": "p (holm)", "minimum detectable effect": "detectable", "p (holm over metrics)": "p (holm)"}
+FORMS = {
+    "nats": "nat",
+    "garbled": "garble",
+    "gold reward": "gold",
+    "proxy reward": "proxy",
+    "kl, nats": "kl",
+    "p holm": "p (holm)",
+    "minimum detectable effect": "detectable",
+    "p (holm over metrics)": "p (holm)",
+}
 
 
 def meaning(text: str) -> str:

@@ -37,8 +37,8 @@ def _policies_table(run: StoredRun) -> TrackedTable:
 def _samples_table(run: StoredRun) -> TrackedTable:
     """Return one row per prompt, with the first response of each policy in its column."""
     samples = pick_samples(run)
-    rows: list[list[Any]] = []
-    for entry in samples["prompts"]:
-        first_responses = [responses[0]["text"] if responses else "" for responses in entry["replies"]]
-        rows.append([entry["text"], *first_responses])
+    rows: list[list[Any]] = [
+        [entry["text"], *(responses[0]["text"] if responses else "" for responses in entry["replies"])]
+        for entry in samples["prompts"]
+    ]
     return TrackedTable(["prompt", *samples["policies"]], rows)

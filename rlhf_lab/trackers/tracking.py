@@ -37,7 +37,6 @@ class Tracking:
     """Interface between a stage and its tracker: handles failures of the tracker, and skips rows that it already has.
 
     Args:
-        kind: kind of the tracker.
         identity: file that is deleted if the tracker fails.
         note: function that records a note for readers of the result.
         record: line that is added to `TRACKED` in the directory of `identity` after a completed stage was tracked.
@@ -62,7 +61,6 @@ class Tracking:
         """Start the tracked run.
 
         Args:
-            build: starts the tracker.
             kept: rows of an earlier attempt that remain valid.
             repeated: number of rows that it logged after them.
 
@@ -127,7 +125,6 @@ def track(checked: root.Config, recipe: str, directory: Path, log_size: int, not
     Args:
         checked, recipe, directory: the config, the name of the recipe, and the run directory.
         log_size: number of bytes of metrics.jsonl that remain valid.
-        note: see `Tracking`.
     """
     settings = checked.tracker
     if not isinstance(settings, Shared) or not ranks.is_main():
@@ -164,7 +161,6 @@ def track_stored(
 
     Args:
         values: the run's settings as plain values.
-        settings: settings of the tracker.
         recipe, directory: name of the recipe, and the run directory.
         status, outcome: see `Tracking.finish`.
     """

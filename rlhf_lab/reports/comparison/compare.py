@@ -50,8 +50,6 @@ class Side:
     """One of two runs.
 
     Attributes:
-        letter: "A" or "B".
-        run: the run.
         policy: evaluated policy that represents the run; None if the run evaluated none.
     """
 
@@ -82,8 +80,6 @@ class Difference:
     """One metric of A and of B, with the test of their difference.
 
     Attributes:
-        metric: name of the metric.
-        a, b: estimates of the two sides.
         versus: difference B − A.
         p_holm: p-value adjusted over all metrics (and levels) that are compared together.
         level: for two studies, the level that both have.
@@ -107,7 +103,6 @@ def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple
     """Read two runs, or jobs of studies, and choose a policy of each: by default the run's own.
 
     Args:
-        a, b: directories of the runs or jobs.
         policy: a policy that both evaluated, or one of A and one of B separated by a comma.
 
     Raises:

@@ -43,7 +43,6 @@ def compare(
     """Compare two runs (or jobs), or two studies, and write `compare.html`.
 
     Args:
-        a, b: directories of the two runs, jobs or studies.
         policy: for two runs, the policy of both, or "of A,of B"; None uses the run's own policy.
         to: directory of the page; None is comparisons/<a>-vs-<b> in `outputs`.
         outputs: None is the outputs directory that contains A, or else ./outputs.
@@ -87,8 +86,6 @@ def default_dir(kind: str, *sources: Path | str, outputs: Path | str | None = No
     """Return the directory for output about these runs, jobs, studies or files: <outputs>/<kind>/A-vs-B.
 
     Args:
-        kind: kind of output, such as "comparisons".
-        sources: directories or files that the output is about.
         outputs: None is the outputs directory that contains the first source, or else ./outputs.
     """
     outputs = Path(outputs or outputs_dir(sources[0]) or "outputs").resolve()

@@ -23,7 +23,6 @@ class Mismatch:
     """Reason why metrics are not compared.
 
     Attributes:
-        remark: the reason, as a sentence.
         metrics: affected metrics; "reward" also covers "reward/bt".
     """
 

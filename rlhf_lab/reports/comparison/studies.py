@@ -45,7 +45,6 @@ class Jobs:
     """Completed jobs of one level in A and in B.
 
     Attributes:
-        a, b: the jobs of the two studies.
         test: "paired" if they are partners, row by row; "unpaired" if none has a partner; "none" if they cannot be
             tested.
     """

@@ -64,6 +64,11 @@ SCOPE = (
 )
 
 
+NOT_OF_STUDIES: dict[str, Any] = {"clustered_by": "", "scope": "", "samples": None}
+NOT_OF_STUDIES |= {name: [] for name in ("boxes", "stored", "bare", "costs", "only_one", "origin")}
+"""Values of the page of two runs that the page of two studies does not have."""
+
+
 def run_comparison(a: Side, b: Side) -> dict[str, Any]:
     """Return all values of the page of two runs."""
     differences = run_differences(a, b)
@@ -108,24 +113,16 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
         groups.setdefault(difference.metric, []).append(difference)
     has_gold = a.has_gold and b.has_gold
     return {
+        **NOT_OF_STUDIES,
         "kind": "study",
-        "clustered_by": "",
         "title": f"A {a.recipe} against B {b.recipe}",
         "sides": [_study_metadata(letter, study) for letter, study in (("A", a), ("B", b))],
         "finding": study_conclusion(a, b, differences),
         "remarks": study_notes(a, b),
         "tables": [_table_view(judged_title(metric, has_gold), "level", group) for metric, group in groups.items()],
         "tests": _test_notes(differences),
-        "boxes": [],
-        "scope": "",
-        "stored": [],
-        "bare": [],
         "charts": [(judged_title(metric, has_gold), level_dots(a, b, group)) for metric, group in groups.items()],
-        "costs": [],
         "settings": plan_changes(a, b),
-        "only_one": [],
-        "origin": [],
-        "samples": None,
     }
 
 
@@ -165,15 +162,11 @@ def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
         sentences.append(distinguishable(f"`{b.name}`", primary.versus, primary.p_holm))
     else:
         sentences.append(indistinguishable({f"`{b.name}`": primary.versus}, f"`{a.name}`", unit=unit.noun))
-    secondary = [difference for difference in differences if difference is not primary]
-    if secondary:
-        distinct = [
-            f"{metric_title(difference.metric)} {signed(difference.versus.difference)}"
-            for difference in secondary
-            if difference.distinguishable
-        ]
-        metrics = ", ".join(distinct) if distinct else "none"
-        sentences.append(f"Of the {len(secondary)} other metrics, these differ (B − A): {metrics}.")
+    if secondary := [other for other in differences if other is not primary]:
+        distinct = [other for other in secondary if other.distinguishable]
+        changes = [f"{metric_title(other.metric)} {signed(other.versus.difference)}" for other in distinct]
+        listed = ", ".join(changes) or "none"
+        sentences.append(f"Of the {len(secondary)} other metrics, these differ (B − A): {listed}.")
     return " ".join(sentences)
 
 
@@ -184,8 +177,7 @@ def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> s
     primary_metric = differences[0].metric
     primary = [difference for difference in differences if difference.metric == primary_metric]
     title = judged_title(primary_metric, a.has_gold and b.has_gold)
-    by_level = [f"at `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary]
-    values = "; ".join(by_level)
+    values = "; ".join(f"at `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary)
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
     for level in primary:
         if level.distinguishable:
@@ -195,9 +187,8 @@ def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> s
         sentences.append(indistinguishable(unclear, "A"))
     if untested := [f"`{level.level}`" for level in primary if not level.tested]:
         sentences.append(f"Not tested: {', '.join(untested)}.")
-    secondary = [difference for difference in differences if difference.tested and difference.metric != primary_metric]
-    if secondary:
-        distinct = sum(difference.distinguishable for difference in secondary)
+    if secondary := [other for other in differences if other.tested and other.metric != primary_metric]:
+        distinct = sum(other.distinguishable for other in secondary)
         sentences.append(f"Of {len(secondary)} comparisons of other metrics, {distinct} differ after Holm.")
     return " ".join(sentences)
 
@@ -227,7 +218,6 @@ def cells(difference: Difference, usual: tuple[int, int] | None = None) -> tuple
     """Return a row as text: level or metric, then in the order of HEADINGS; an untested row has only two numbers.
 
     Args:
-        difference: the row.
         usual: usual (pairs, clusters) of the table; a row with other counts states its own.
     """
     heading = difference.level or metric_title(difference.metric)
@@ -348,8 +338,8 @@ def _run_metadata(side: Side) -> dict[str, Any]:
         ("run", run.path),
         ("code", str(run.manifest.get("git_sha") or "")[:10]),
     ]
-    shown = [(name, str(value)) for name, value in tooltip if value not in (None, "")]
-    return {"name": side.name, "recipe": run.recipe, "status": run.status, "facts": shown}
+    facts = [(name, str(value)) for name, value in tooltip if value not in (None, "")]
+    return {"name": side.name, "recipe": run.recipe, "status": run.status, "facts": facts}
 
 
 def _study_metadata(letter: str, study: Study) -> dict[str, Any]:
@@ -369,7 +359,6 @@ def indistinguishable(sides: Mapping[str, Comparison], other: str, *, unit: str 
 
     Args:
         sides: label of a side → its difference from the other one.
-        other: label of the other side.
         unit: what both sides of a pair have in common: "seed" or "prompt".
     """
     # one pair has no standard deviation

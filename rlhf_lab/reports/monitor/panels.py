@@ -111,14 +111,7 @@ def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[Serie
 def _curve(
     name: str, values: FloatArray, colour: int, low: FloatArray | None = None, high: FloatArray | None = None
 ) -> Series:
-    """Return a curve over iterations, which count from 1, as means over up to POINTS bins; NaN draws no line or band.
-
-    Args:
-        name: name of the curve.
-        values: value of each iteration.
-        colour: index into the palette.
-        low, high: band around the curve.
-    """
+    """Return a curve over iterations, which count from 1, as means of up to POINTS bins; NaN is not drawn."""
     no_band = np.full(len(values), np.nan)
     columns = [values, no_band if low is None else low, no_band if high is None else high]
     points = []

@@ -196,7 +196,6 @@ def parts_section(run: StoredRun, figures: Sequence[tuple[str, str, str]]) -> Pa
     """Return a section with the figures for which the run has numbers; None if there are none.
 
     Args:
-        run: the run.
         figures: (prefix of the figure's metrics, title, title of the axis).
     """
     charts = []

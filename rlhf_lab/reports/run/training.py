@@ -92,7 +92,6 @@ def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> li
 
     Args:
         steps_N: step of each value, or another quantity.
-        values_N: the values.
         x: name of that quantity.
     """
 

@@ -28,7 +28,6 @@ def job_pairs(
     """Return what the page needs to show any two completed jobs.
 
     Args:
-        study: the study.
         means: job index → metrics of its last policy by prompt.
         clusters: id and text of a prompt → its cluster; a prompt without an entry is a cluster of its own.
 

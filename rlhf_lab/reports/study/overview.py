@@ -25,8 +25,6 @@ class OverviewEntry:
     """Study of an overview.
 
     Attributes:
-        name: name of the study's recipe.
-        directory: the study directory.
         results: the results; None for a study that has not run.
     """
 
@@ -41,8 +39,6 @@ def write_overview(
     """Write the page of several studies, as HTML and Markdown. Return the path of the HTML.
 
     Args:
-        directory: directory of the page.
-        title: title of the page.
         studies: name of a recipe → directory of its study, which may be incomplete or missing.
         note: sentence about the selection of studies; may be empty.
         has_table: True to begin with one table of the primary metric: a row per study and value of `by`, and a column

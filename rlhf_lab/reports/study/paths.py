@@ -30,7 +30,6 @@ def _panel_boxes(panel: Study, of_part: str) -> list[PageSection]:
     """Return the available figures of one panel of a study.
 
     Args:
-        panel: jobs of the panel.
         of_part: end of each title.
     """
     on_path = bool(len(panel.policies)) and bool(panel.policies["joined"].any())

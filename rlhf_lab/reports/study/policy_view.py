@@ -104,11 +104,7 @@ def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[
 
 
 def _side_by_side(examples: dict[str, StoredRun]) -> dict[str, Any]:
-    """Return responses of one job's last policy per level, after those of the first job's starting policy.
-
-    Args:
-        examples: label of a level → one of its runs.
-    """
+    """Return responses of one job's last policy per level, after those of the first job's starting policy."""
     if not examples:
         return {"policies": [], "prompts": [], "total": 0}
     first_run = next(iter(examples.values()))
