@@ -8,7 +8,7 @@ monitor.jsonl.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,12 +17,11 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart, EventMark
 from rlhf_lab.figures.palette import GREY
-from rlhf_lab.monitoring.detector import IterationBatch
 from rlhf_lab.monitoring.metrics import AUDIT_OF_A_RUN, DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
 from rlhf_lab.monitoring.settings import TRACE
 from rlhf_lab.reports.sections import PageSection
-from rlhf_lab.results.gains import light_note
+from rlhf_lab.results.gains import five_numbers, light_note
 from rlhf_lab.results.gains import lights as lights_of
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
@@ -30,8 +29,6 @@ from rlhf_lab.results.wording import compact
 
 POINTS = 40
 """Maximum number of points of a curve, which limits the size of the page."""
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the reward in its panel."""
 WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fell_at": "gold fell"}
 """Event → word on its vertical line."""
 # Prefixes of metric names (before the first "/") that belong to the monitor or to the audit.
@@ -71,7 +68,7 @@ def lengths(monitor: Replay) -> Chart | None:
     band = monitor.detector.band()
     iterations = len(monitor.batches)
     name = "mean length of a turn" if monitor.detector.by_turn else "mean response length"
-    lines = [_curve(name, _per_iteration(monitor, lambda batch: _finite_mean(batch.length_N)), 0)]
+    lines = [_curve(name, _means(monitor, "length_N"), 0)]
     if band:
         middle, low, high = (np.full(iterations, value) for value in (sum(band) / 2, *band))
         lines.append(_curve("warm-up", middle, GREY, low, high))
@@ -80,7 +77,7 @@ def lengths(monitor: Replay) -> Chart | None:
 
 def rewards(monitor: Replay) -> Chart | None:
     """Plot quantiles of the reward over responses."""
-    quantiles = np.array([_finite_quantiles(batch.reward_N) for batch in monitor.batches]).T
+    quantiles = np.array([five_numbers(batch.reward_N) or [np.nan] * 5 for batch in monitor.batches]).T
     if not np.isfinite(quantiles).any():
         return None
     p5, p25, median, p75, p95 = quantiles
@@ -92,10 +89,10 @@ def rewards(monitor: Replay) -> Chart | None:
 
 def gold_and_proxy(monitor: Replay) -> Chart | None:
     """Plot gold and proxy reward; None if gold is unknown."""
-    gold = _per_iteration(monitor, lambda batch: _finite_mean(batch.gold_N))
+    gold = _means(monitor, "gold_N")
     if not np.isfinite(gold).any():
         return None
-    proxy = _per_iteration(monitor, lambda batch: _finite_mean(batch.reward_N))
+    proxy = _means(monitor, "reward_N")
     lines = [_curve("gold", gold, 1), _curve("proxy", proxy, 0)]
     return _draw_panel(monitor, "Gold and proxy reward of the samples", "reward", lines)
 
@@ -144,22 +141,15 @@ def _format_run_number(name: str, value: float) -> str:
     return f"{value + 1:.0f}" if name == "stopped_at" else compact(value)
 
 
-def _per_iteration(monitor: Replay, value: Callable[[IterationBatch], float]) -> FloatArray:
-    return np.array([value(batch) for batch in monitor.batches])
+def _means(monitor: Replay, column: str) -> FloatArray:
+    """Return the mean of a column of every iteration."""
+    return np.array([_finite_mean(getattr(batch, column)) for batch in monitor.batches])
 
 
 def _finite_mean(values_N: FloatArray) -> float:
     """Return the mean of the finite values; NaN without any."""
     finite_N = values_N[np.isfinite(values_N)]
     return float(finite_N.mean()) if len(finite_N) else math.nan
-
-
-def _finite_quantiles(values_N: FloatArray) -> FloatArray:
-    """Return the `QUANTILES` of the finite values; NaN without any."""
-    finite_N = values_N[np.isfinite(values_N)]
-    if not len(finite_N):
-        return np.full(len(QUANTILES), np.nan)
-    return np.quantile(finite_N, QUANTILES)
 
 
 LIGHTS_NOTE = (
