@@ -9,8 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.core.progress import progress
@@ -50,24 +52,12 @@ class Library:
         return _try_start([sys.executable, "-c", self.code], version, tolerance, hint)
 
 
-@dataclass(frozen=True)
-class ExternalProgram:
-    """External program that only some features need.
-
-    Attributes:
-        command: command that succeeds if the program is installed and configured.
-    """
-
-    command: tuple[str, ...]
-    feature: str
-    install: str
-
-    def ask(self, _: object) -> CheckResult:
-        """Return the result: works, missing, or installed but not configured, which is not a failure."""
-        if shutil.which(self.command[0]) is None:
-            return CheckResult("skip", f"missing; {self.feature} needs it", hint=self.install)
-        result = _try_start(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
-        return result if result.status == "pass" else replace(result, status="skip")
+def ask_program(command: Sequence[str], feature: str, install: str, _: object = None) -> CheckResult:
+    """Return the result for a command that succeeds if a program works. One that is not configured is no failure."""
+    if shutil.which(command[0]) is None:
+        return CheckResult("skip", f"missing; {feature} needs it", hint=install)
+    result = _try_start(list(command), "", "", f"{feature} needs it: {install}")
+    return result if result.status == "pass" else replace(result, status="skip")
 
 
 LIBRARIES = (
@@ -84,18 +74,15 @@ LIBRARIES = (
     Library("flash-attn", "import flash_attn", "model.attention=flash_attention_2"),
 )
 PROGRAMS = (
-    ExternalProgram(
-        ("sbatch", "--version"),
-        "a cluster with Slurm",
-        "on a cluster its administrators have it; apt install slurm-wlm",
-    ),
+    (("sbatch", "--version"), "a cluster with Slurm", "on a cluster its administrators have it; apt install slurm-wlm"),
 )
+"""Arguments of `ask_program` for each external program."""
 
 
 def examine_parts() -> list[CheckResult]:
     """Check all optional parts, a few at a time."""
     checks = [DoctorCheck(library.package, library.ask) for library in LIBRARIES]
-    checks += [DoctorCheck(program.command[0], program.ask) for program in PROGRAMS]
+    checks += [DoctorCheck(program[0][0], partial(ask_program, *program)) for program in PROGRAMS]
     # Threads suffice, because each check waits for a separate process.
     results = []
     with ThreadPoolExecutor(min(AT_ONCE, usable_cores())) as pool, progress("optional parts", len(checks)) as ticker:

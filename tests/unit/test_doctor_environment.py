@@ -197,10 +197,10 @@ def test_a_part_that_is_slow_is_broken_unless_the_machine_is_busy(monkeypatch):
 
 
 def test_programs_work_are_missing_or_broken():
-    works = parts.ExternalProgram((sys.executable, "--version"), "all", "-").ask(None)
+    works = parts.ask_program((sys.executable, "--version"), "all", "-")
     assert works.measured.startswith("works: Python 3")
-    assert parts.ExternalProgram(("no-such-program",), "all", "apt install it").ask(None).hint == "apt install it"
-    broken = parts.ExternalProgram((sys.executable, "-c", "raise SystemExit('no configuration')"), "all", "-").ask(None)
+    assert parts.ask_program(("no-such-program",), "all", "apt install it").hint == "apt install it"
+    broken = parts.ask_program((sys.executable, "-c", "raise SystemExit('no configuration')"), "all", "-")
     assert broken.status == "skip" and "no configuration" in broken.measured  # an optional program is no fault
 
 
