@@ -26,7 +26,7 @@ RUN = (
     "rlhf_lab.reports.run.samples:corpus",
     "rlhf_lab.reports.monitor.panels:lights",
     "rlhf_lab.reports.monitor.panels:monitor",
-    "rlhf_lab.reports.monitor.audited:audited",
+    "rlhf_lab.reports.monitor.panels:audited",
     "rlhf_lab.reports.run.policies:policies",
     "rlhf_lab.reports.run.policies:gains",
     "rlhf_lab.reports.run.samples:samples",

@@ -16,7 +16,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.monitoring import alerts, audit
 from rlhf_lab.monitoring.settings import Alerts, Audit
-from rlhf_lab.reports.monitor.audited import audited
+from rlhf_lab.reports.monitor.panels import audited
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.training.run import seed_for
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlhf_lab.reports.comparison.compare import LEAST_SHARED, Side, shared_prompts
-from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.comparison.setting_changes import setting_changes
+from rlhf_lab.reports.comparison.scales import mismatches, setting_changes
 from rlhf_lab.reports.comparison.studies import compared_jobs, other_scales, shared_levels, shared_metrics
 from rlhf_lab.studies.frame import COMPLETED, Study
 from rlhf_lab.studies.replication import list_in_words

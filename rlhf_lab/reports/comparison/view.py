@@ -21,8 +21,7 @@ from rlhf_lab.reports.comparison.compare import (
     stored_numbers,
 )
 from rlhf_lab.reports.comparison.notes import run_notes, study_notes
-from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.comparison.setting_changes import ABSENT, origin_changes, plan_changes, setting_changes
+from rlhf_lab.reports.comparison.scales import ABSENT, mismatches, origin_changes, plan_changes, setting_changes
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves

@@ -1,4 +1,4 @@
-"""Sections on the warning lights and on the reward-hacking monitor in the report of a run.
+"""Sections on the warning lights, the reward-hacking monitor and audited training in the report of a run.
 
 The panels of the monitor show length with the band in which `length_z` raises no alarm, the distribution of the reward,
 and gold against proxy reward. Each marks the first alarms of both levels. All statistics are recomputed from
@@ -8,10 +8,12 @@ monitor.jsonl.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.charts import Point, Series, curves
@@ -19,8 +21,8 @@ from rlhf_lab.figures.layers import Chart, EventMark
 from rlhf_lab.figures.palette import GREY
 from rlhf_lab.monitoring.metrics import AUDIT_OF_A_RUN, DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
-from rlhf_lab.monitoring.settings import TRACE
-from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.monitoring.settings import AUDIT_TRACE, TRACE
+from rlhf_lab.reports.sections import PageSection, ReportTable
 from rlhf_lab.results.gains import five_numbers, light_note
 from rlhf_lab.results.gains import lights as lights_of
 from rlhf_lab.results.glossary import term
@@ -72,7 +74,7 @@ def lengths(monitor: Replay) -> Chart | None:
     if band:
         middle, low, high = (np.full(iterations, value) for value in (sum(band) / 2, *band))
         lines.append(_curve("warm-up", middle, GREY, low, high))
-    return _draw_panel(monitor, "Response length", "tokens", lines)
+    return _panel(lines, "Response length", "tokens", _alarms(monitor))
 
 
 def rewards(monitor: Replay) -> Chart | None:
@@ -84,7 +86,7 @@ def rewards(monitor: Replay) -> Chart | None:
     # A curve of NaN shows only its band.
     no_line = np.full(len(median), np.nan)
     lines = [_curve("median, middle half", median, 0, p25, p75), _curve("5 to 95 %", no_line, 5, p5, p95)]
-    return _draw_panel(monitor, "Distribution of the reward", "reward", lines)
+    return _panel(lines, "Distribution of the reward", "reward", _alarms(monitor))
 
 
 def gold_and_proxy(monitor: Replay) -> Chart | None:
@@ -94,15 +96,13 @@ def gold_and_proxy(monitor: Replay) -> Chart | None:
         return None
     proxy = _means(monitor, "reward_N")
     lines = [_curve("gold", gold, 1), _curve("proxy", proxy, 0)]
-    return _draw_panel(monitor, "Gold and proxy reward of the samples", "reward", lines)
+    return _panel(lines, "Gold and proxy reward of the samples", "reward", _alarms(monitor))
 
 
-def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[Series]) -> Chart:
-    """Plot curves over iterations with the alarms as vertical lines."""
+def _panel(lines: Sequence[Series], title: str, y_label: str, events: Sequence[EventMark]) -> Chart:
+    """Plot curves over iterations."""
     size = (420, 170)
-    return curves(
-        lines, title=title, x_label="iteration", y_label=y_label, size=size, legend=True, events=_alarms(monitor)
-    )
+    return curves(lines, title=title, x_label="iteration", y_label=y_label, size=size, legend=True, events=events)
 
 
 def _curve(
@@ -165,3 +165,84 @@ def lights(run: StoredRun) -> PageSection | None:
         return None
     values = {"lights": shown, "remark": light_note(shown)}
     return PageSection("Signs of reward hacking", LIGHTS_NOTE, template=f"{__package__}:lights.html.j2", values=values)
+
+
+SHOWN_LOST = 8
+"""Number of lost comparisons in the table."""
+Row = Mapping[str, Any]
+"""Row of audit.jsonl."""
+
+
+def audited(run: StoredRun) -> PageSection | None:
+    """Return the section of the audit; None for a run without an audit."""
+    rows = read_jsonl(run.path / AUDIT_TRACE)
+    if not rows:
+        return None
+    settings = run.settings["reward"]["audit"]
+    alpha, delta = settings["alpha"], settings["delta"]
+    alarm = next((row["iteration"] for row in rows if row["largest"] >= 1 / alpha), None)
+    events = [] if alarm is None else [EventMark(alarm, "alarm")]
+    note = (
+        f"{_verdict(rows, alarm, alpha)} Responses are compared with new responses of the start policy to the same "
+        f"prompts, by {settings['labels_from']}. If the policy were never worse than its start, at most {alpha:.0%} of "
+        f"runs would raise an alarm. A policy is certified while the lower bound is at least {0.5 - delta:g}. "
+        f"All comparisons: `{AUDIT_TRACE}`."
+    )
+    headings = ("after iteration", "prompt", "start response, which won", "response of the policy")
+    lost = lost_comparisons(rows)
+    return PageSection(
+        "Audit against the start policy",
+        note,
+        figures=[evidence(rows, alpha, events), win_rates(rows, delta, events)],
+        table=ReportTable(headings, lost, "left fold") if lost else None,
+    )
+
+
+def _verdict(rows: Sequence[Row], alarm: int | None, alpha: float) -> str:
+    last = rows[-1]
+    bought = f"{last['labels']:.0f} comparisons, {last['unanswered']:.0f} of them unanswered"
+    if alarm is None:
+        return f"No alarm: the largest e-value was {last['largest']:.3g}, below {1 / alpha:.3g} ({bought})."
+    return f"Alarm after {alarm} iterations: the e-value reached {1 / alpha:.3g} ({bought})."
+
+
+def evidence(rows: Sequence[Row], alpha: float, events: Sequence[EventMark]) -> Chart:
+    """Plot the e-value over iterations on a logarithmic scale, with the threshold of an alarm."""
+    points = []
+    for row in rows:
+        tooltip = {"after iteration": str(row["iteration"]), "e-value": compact(row["e_value"])}
+        points.append(Point(row["iteration"], math.log10(row["e_value"]), tooltip=tooltip))
+    lines = [Series("evidence that the policy is worse", points), _horizontal("alarm", rows, math.log10(1 / alpha))]
+    return _panel(lines, "Evidence against the policy", "log10 of the e-value", events)
+
+
+def win_rates(rows: Sequence[Row], delta: float, events: Sequence[EventMark]) -> Chart:
+    """Plot wins against the start policy with their lower bound, and the level down to which a policy is certified."""
+    points = []
+    for row in rows:
+        if row["win_rate"] is None:  # no comparison was answered
+            continue
+        tooltip = {
+            "after iteration": str(row["iteration"]),
+            "wins, ties half": compact(row["win_rate"]),
+            "lower bound": compact(row["lower_bound"]),
+        }
+        points.append(Point(row["iteration"], row["win_rate"], row["lower_bound"], row["win_rate"], tooltip=tooltip))
+    lines = [Series("wins, ties half, down to the lower bound", points), _horizontal("certified", rows, 0.5 - delta)]
+    return _panel(lines, "Wins against the start policy", "fraction", events)
+
+
+def _horizontal(name: str, rows: Sequence[Row], value: float) -> Series:
+    ends = (rows[0]["iteration"], rows[-1]["iteration"])
+    return Series(name, [Point(x, value) for x in ends], GREY)
+
+
+def lost_comparisons(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
+    """Return the last comparisons that the policy lost, the latest first, as rows of text."""
+    lost = [
+        (str(row["iteration"]), comparison["prompt"].strip(), comparison["start"], comparison["response"])
+        for row in reversed(rows)
+        for comparison in row["comparisons"]
+        if comparison["score"] == 0
+    ]
+    return lost[:SHOWN_LOST]

@@ -14,7 +14,7 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
-from rlhf_lab.reports.comparison.setting_changes import setting_changes
+from rlhf_lab.reports.comparison.scales import setting_changes
 from rlhf_lab.reports.comparison.view import cells
 
 

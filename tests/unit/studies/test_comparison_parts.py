@@ -14,8 +14,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.notes import run_notes
 from rlhf_lab.reports.comparison.report import compare
-from rlhf_lab.reports.comparison.scales import mismatches, refuse_two_worlds
-from rlhf_lab.reports.comparison.setting_changes import origin_changes, user_code_changes
+from rlhf_lab.reports.comparison.scales import mismatches, origin_changes, refuse_two_worlds, user_code_changes
 from rlhf_lab.reports.comparison.view import distinguishable, indistinguishable
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.scales import scale_identity
