@@ -145,6 +145,28 @@ def stop_at(monkeypatch: Any, algorithm: type, at: int | None) -> None:
     monkeypatch.setattr(algorithm, "collect", trap)
 
 
+def execute_with_kills(monkeypatch: Any, stage: Any, algorithm: type, steps: Sequence[int]) -> None:
+    """Execute a stage that is killed at each of these steps, as far as it has them, and then completes."""
+    from rlhf_lab.stages.execute import execute
+
+    for step in steps:
+        stop_at(monkeypatch, algorithm, step)
+        try:
+            execute(stage)
+        except Stopped:
+            continue
+        break
+    stop_at(monkeypatch, algorithm, None)
+    execute(stage)
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    import torch
+
+    a, b = model_tensors(one), model_tensors(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
 def model_tensors(directory: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 

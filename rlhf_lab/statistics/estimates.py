@@ -150,6 +150,17 @@ class Comparison:
         }
 
 
+def as_estimate(value: object) -> Estimate | None:
+    """Convert a number or a stored estimate (a bare number gets n = 0 and no bounds); None for anything else."""
+    if isinstance(value, Estimate):
+        return value
+    if isinstance(value, Mapping) and "mean" in value:
+        return Estimate.from_dict(value)
+    if value is None or isinstance(value, int | float):
+        return Estimate(math.nan if value is None else float(value), -math.inf, math.inf, 0, 0)
+    return None
+
+
 def finite_or_none(value: float) -> float | None:
     """Return None for NaN and infinity, which JSON cannot store."""
     return value if math.isfinite(value) else None

@@ -17,7 +17,7 @@ import pandas as pd
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.yaml_files import read_mapping
-from rlhf_lab.results.stage import algorithm_settings
+from rlhf_lab.results.rundir import algorithm_settings
 from rlhf_lab.results.wording import compact, markdown_section, signed
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds

@@ -16,8 +16,7 @@ import pandas as pd
 
 from rlhf_lab.config.overrides import is_choice, level_name
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.results.gains import policy_of, prompt_means
-from rlhf_lab.results.paths import policies_on_path
+from rlhf_lab.results.gains import policies_on_path, policy_of, prompt_means
 from rlhf_lab.results.rundir import StoredRun, is_run, read_json, read_run
 from rlhf_lab.stages.provenance import Provenance
 from rlhf_lab.studies.labels import configured_label

@@ -17,7 +17,7 @@ from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.data.generated import write_generated
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 from rlhf_lab.packs.judging.synthesis import cai_preferences, making, self_instruct, synthetic_sft
-from rlhf_lab.reports.run.corpus import corpus_dots
+from rlhf_lab.reports.run.samples import corpus_dots
 from rlhf_lab.results.answer_corpora import synthetic_corpus
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.training.run import Run

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_lab.config.study_settings import CorrelationSettings
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.reports.study.correlations import correlations
+from rlhf_lab.reports.study.claims import correlations
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import CorrelationDifference

@@ -1,4 +1,4 @@
-"""Policies that a figure joins by a line, and the text of the page next to it (`results/paths.py`)."""
+"""Policies that a figure joins by a line, and the text of the page next to it (`results/gains.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synthetic_runs import POLICIES
 
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.run.frontier import kl_frontier, proxy_against_gold
-from rlhf_lab.results.paths import policies_on_path
+from rlhf_lab.results.gains import policies_on_path
 from rlhf_lab.results.rundir import read_run
 
 BENDS = "A line that bends down to the right is over-optimisation."

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_lab.config.study_settings import RateSettings
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.reports.study.rates import rates
+from rlhf_lab.reports.study.claims import rates
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED

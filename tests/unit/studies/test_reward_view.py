@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -75,12 +74,9 @@ def test_every_bin_is_drawn_with_its_interval(card):
     assert raw > 0.1 > 0.03 > abs(scaled)
 
 
-def test_the_page_stands_alone_and_escapes(card):
+def test_the_page_escapes_and_has_a_figure_of_its_own(card):
     page = write_run_report(card).read_text()
-    assert "Report card of the reward" in page
-    assert "<i>" not in page
-    assert not re.search(r'(?:src|href)="http', page)
-    assert len(page) < 750_000
+    assert "Report card of the reward" in page and "<i>" not in page
     assert 'xmlns="http://www.w3.org/2000/svg"' in (card / "plot.svg").read_text()
 
 

@@ -17,8 +17,8 @@ from rlhf_lab.config.search_space import SearchChoices, SearchGoal, SearchInterv
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.study.claims import search as search_section
 from rlhf_lab.reports.study.results import StudyResults
-from rlhf_lab.reports.study.search import search as search_section
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.replicates import level_difference
