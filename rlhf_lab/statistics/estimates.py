@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,15 +70,8 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dict; a missing mean and an infinite bound are null."""
-        return {
-            "mean": finite_or_none(self.mean),
-            "low": finite_or_none(self.low),
-            "high": finite_or_none(self.high),
-            "n": self.n,
-            "clusters": self.clusters,
-            "level": self.level,
-            "unscored": self.unscored,
-        }
+        finite = {name: finite_or_none(getattr(self, name)) for name in ("mean", "low", "high")}
+        return {**asdict(self), **finite}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Estimate:
@@ -157,7 +150,6 @@ def finite_or_none(value: float) -> float | None:
 
 def largest_first(estimates: Mapping[str, Estimate]) -> list[str]:
     """Return the names of estimates, the largest mean first and those without a scored row last."""
-    # NaN compares as False with every number, so a sort by the mean alone would leave an arbitrary order.
     return sorted(estimates, key=lambda name: (math.isnan(estimates[name].mean), -estimates[name].mean))
 
 

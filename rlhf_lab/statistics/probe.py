@@ -20,9 +20,6 @@ def cross_fitted(features_NH: FloatArray, target_NA: FloatArray, clusters_N: np.
     generalised cross-validation.
 
     Args:
-        features_NH: features of each row.
-        target_NA: targets of each row.
-        clusters_N: cluster of each row.
         folds: number of folds; at most one per cluster.
     """
     _, cluster_N = np.unique(clusters_N, return_inverse=True)

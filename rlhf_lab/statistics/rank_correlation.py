@@ -48,10 +48,10 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, strata: ArrayLike) -> Estimate:
         x, y: numbers of the units, (N,); NaN is unknown.
         strata: stratum of each unit, (N,).
     """
-    columns_2n, stratum_n = _complete([x, y], strata)
+    (x_n, y_n), stratum_n = _complete([x, y], strata)
     rows_Dn = _resamples(stratum_n)
-    value = _pooled(columns_2n[0], columns_2n[1], stratum_n)
-    draws_D = _pooled(columns_2n[0][rows_Dn], columns_2n[1][rows_Dn], stratum_n)
+    value = _pooled(x_n, y_n, stratum_n)
+    draws_D = _pooled(x_n[rows_Dn], y_n[rows_Dn], stratum_n)
     used = len(stratum_n)
     return bootstrap_estimate(float(value), draws_D, n=used, clusters=used, unscored=len(floats(x)) - used, tail=TAIL)
 

@@ -17,14 +17,11 @@ from statsmodels.stats.weightstats import ttost_paired
 from support import paired_over_seeds
 
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.statistics.estimates import Comparison, Estimate, check_mean, format_estimate
 from rlhf_lab.statistics.inference import (
-    Comparison,
-    Estimate,
-    check_mean,
     clustered_mean,
     clustered_rate,
     equivalence,
-    format_estimate,
     holm,
     mcnemar_exact,
     min_sd,
