@@ -33,9 +33,7 @@ class CorrelationVerdict:
 
     Attributes:
         metric, outcome: the two metrics.
-        claim: the claim in words.
-        verdict: `confirmed`, `not confirmed`, `not distinguishable`, `not tested` or `written after the look`.
-        sentence: the verdict in words, with the numbers behind it.
+        claim, sentence: the claim, and the verdict with its numbers, in words.
         pooled: Spearman's ρ within panels.
         panels: label of each panel → its ρ; empty without `by`.
         rival: the comparison with the other predictor; None if the claim has none.
@@ -74,7 +72,6 @@ def units_of(study: Study, metrics: list[str]) -> pd.DataFrame:
 
 
 def _judge(study: Study, claim: Mapping[str, Any]) -> CorrelationVerdict:
-    """Compute one correlation and compare it with the minimum sizes that the claim states."""
     metric, outcome, rival = claim["metric"], claim["outcome"], claim.get("stronger_than")
     seen = seen_seeds(study, claim)
     units = units_of(without_seeds(study, seen), [metric, outcome, *([rival] if rival else [])])
@@ -136,17 +133,16 @@ def _sentence(
     rival: CorrelationDifference | None,
     notes: str,
 ) -> str:
-    """Return a verdict with its numbers as a sentence."""
-    start = {CONFIRMED: "Confirmed", REFUTED: "Not confirmed", UNCLEAR: "Undecided", UNTESTED: "Not tested"}
     if verdict == UNTESTED:
         needed = f"fewer than {MIN_UNITS} settings have all metrics"
-        return f"{start[UNTESTED]}, because {needed} or a metric does not vary: {words}."
+        return f"Not tested, because {needed} or a metric does not vary: {words}."
+    start = {CONFIRMED: "Confirmed", REFUTED: "Not confirmed", UNCLEAR: "Undecided"}[verdict]
     numbers = f"ρ = {compact(pooled)} over {pooled.n} settings"
     if panels:
         numbers += f" ({', '.join(f'{label} {compact(rho)}' for label, rho in panels.items())})"
     if rival is not None:
         numbers += f"; |ρ| − |ρ| of the other {compact(rival.difference)}"
-    return f"{start[verdict]}: {words}: {numbers}{notes}."
+    return f"{start}: {words}: {numbers}{notes}."
 
 
 def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
@@ -158,12 +154,10 @@ def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
 
 
 def correlation_conclusion(study: Study) -> str:
-    """Return one sentence per claimed correlation; empty without any."""
     return " ".join(verdict.sentence for verdict in correlations_of(study))
 
 
 def correlation_title(verdict: CorrelationVerdict) -> str:
-    """Return the title of a claimed correlation."""
     return f"{metric_title(verdict.metric)} and {metric_title(verdict.outcome)}"
 
 

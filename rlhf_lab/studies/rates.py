@@ -17,16 +17,7 @@ from typing import Any
 from rlhf_lab.results.wording import compact, markdown_section, metric_phrase
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_rate
-from rlhf_lab.studies.claims import (
-    AFTER_LOOK,
-    ALPHA,
-    CONFIRMED,
-    REFUTED,
-    UNCLEAR,
-    UNTESTED,
-    seen_seeds,
-    without_seeds,
-)
+from rlhf_lab.studies.claims import AFTER_LOOK, ALPHA, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, seen_seeds, without_seeds
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import seeds
 from rlhf_lab.studies.registration import kind_of
@@ -41,14 +32,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class RateVerdict:
-    """One claim on a rate with its verdict.
-
-    Attributes:
-        claim: the claim in words.
-        verdict: `confirmed`, `not confirmed`, `not distinguishable`, `not tested` or `written after the look`.
-        sentence: the verdict in words, with the numbers behind it.
-        rate: the rate with its adjusted interval; `n` runs count and `unscored` ones do not.
-    """
+    """A claim on a rate in words, its verdict, a sentence with the numbers, and the rate with its adjusted interval."""
 
     claim: str
     verdict: str
@@ -62,7 +46,6 @@ def rates_of(study: Study) -> list[RateVerdict]:
 
 
 def _judge(study: Study, claim: Mapping[str, Any]) -> RateVerdict:
-    """Compute one rate and compare it with the number of the claim."""
     jobs = without_seeds(study, seen_seeds(study, claim)).completed
     # A rate that was withdrawn after a look still counts, or dropping hopeless ones would make the others easier.
     withdrawn = sum(kind_of(entry.meaning) == "rate" for entry in study.registration.withdrawn)
@@ -103,7 +86,6 @@ def rate_cells(study: Study, verdict: RateVerdict) -> tuple[str, ...]:
 
 
 def rate_conclusion(study: Study) -> str:
-    """Return one sentence per claimed rate; empty without any."""
     return " ".join(verdict.sentence for verdict in rates_of(study))
 
 

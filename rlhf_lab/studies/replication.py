@@ -9,11 +9,7 @@ from typing import Any, Literal
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.stages.artifacts import External, Stage
 
-DRAWN_BY = {
-    "facts_seed": "facts",
-    "seed": "corpus and labels",
-    "test_seed": "test prompts",
-}
+DRAWN_BY = {"facts_seed": "facts", "seed": "corpus and labels", "test_seed": "test prompts"}
 """Seed of an embedded world → the part of the data that it generates."""
 
 
@@ -66,11 +62,9 @@ class Replication:
         return f"{text} The same for several seeds: {list_in_words(kept_besides_data)}."
 
     def _keeps(self, name: str) -> bool:
-        """Return True if a seed of the data is the same for several seeds of the study."""
         return any(setting.partition("=")[0] == f"data.{name}" for setting in self.kept)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dict."""
         return {**asdict(self), "kept": list(self.kept)}
 
     @classmethod
@@ -102,15 +96,13 @@ def replication(stages: Sequence[Stage], jobs: Sequence[Mapping[str, Any]]) -> R
     """
     repetitions: dict[str, dict[int, dict[str, str]]] = {}  # swept settings without the seed → seed → its sources
     for stage, job in zip(stages, jobs, strict=True):
-        other_settings = {key: value for key, value in job.items() if key != "seed"}
-        swept = level_name(other_settings)
+        swept = level_name({key: value for key, value in job.items() if key != "seed"})
         repetitions.setdefault(swept, {})[stage.config.seed] = _sources_of_randomness(stage)
     kept: dict[str, set[str]] = {}  # setting → the values that several seeds have in common
     for sources_by_seed in repetitions.values():
         keys = dict.fromkeys(name for sources in sources_by_seed.values() for name in sources)
         for key in keys:
             values = [sources[key] for sources in sources_by_seed.values() if key in sources]
-            # Fewer distinct values than seeds: two or more seeds have the same one.
             if len(set(values)) < len(values):
                 kept.setdefault(key, set()).update(values)
     _drop_implied_settings(kept)
