@@ -98,7 +98,6 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
 
 
 def trial_table(state: SearchTrials) -> Table:
-    """Return the table of trials for a terminal."""
     headings, rows = table(state)
     grid = Table(title="Trials", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
@@ -110,12 +109,7 @@ def trial_table(state: SearchTrials) -> Table:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Jobs that compare the settings of the best trial with the default settings of the command, on fresh seeds.
-
-    Attributes:
-        jobs: compared level and seed of each job.
-        stages: last stage of each job.
-    """
+    """Level, seed and last stage of the jobs that compare the best trial with the defaults, on fresh seeds."""
 
     jobs: list[dict[str, Any]]
     stages: list[artifacts.Stage]
@@ -123,15 +117,7 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class SettingsSearch:
-    """A running search.
-
-    Attributes:
-        command: the checked command.
-        study: its settings of the search.
-        config_dir: the user's own directory of recipes, if any.
-        directory: directory of the search.
-        run_stage: function that runs a stage and returns (exit status, result).
-    """
+    """A running search of a checked command, with the user's own directory of recipes and that of the search."""
 
     command: compose.Command
     study: StudySettings
@@ -172,8 +158,7 @@ class SettingsSearch:
         """
         stage = self._stage(trial.values, self.command.configs[0].seed)
         record = self._run_job(stage, self.directory / "trials" / str(trial.index))
-        score = None
-        error = record["error"]
+        score, error = None, record["error"]
         if record["status"] == COMPLETED:
             score = self._score(stage, is_first=is_first)
             if score is None:
@@ -251,7 +236,6 @@ class SettingsSearch:
         return shlex.join([*invocation.program(), *redacted_arguments(words), *_overrides(values)])
 
     def print_trial(self, trial: SearchTrial, state: SearchTrials) -> None:
-        """Print one line on a finished trial."""
         words = escape(words_of(trial.values))
         name = f"trial {trial.index + 1} of {self.study.trials}"
         if trial.score is None:
@@ -317,5 +301,4 @@ class SettingsSearch:
 
 
 def _overrides(values: Mapping[str, Any]) -> list[str]:
-    """Return values as overrides."""
     return [f"{forced(key)}={literal(value)}" for key, value in values.items()]

@@ -40,9 +40,8 @@ def check_prompts(replication: Replication) -> None:
     """
     if replication.shares_prompts:
         raise ConfigError(
-            "study.until=decided needs test prompts of their own for every seed, but here all seeds are "
-            "tested on the same "
-            "prompts; use data of a simulated world without data.test_seed, or a fixed list of seeds"
+            "study.until=decided needs test prompts of their own for every seed, but here all seeds are tested on the "
+            "same prompts; use data of a simulated world without data.test_seed, or a fixed list of seeds"
         )
 
 
@@ -72,10 +71,7 @@ class StudyProgress:
     """Looks and limits of a running study.
 
     Attributes:
-        directory: the study directory.
-        settings: settings of the study.
-        started: time at which the command started its first job, in seconds of the monotonic clock.
-        seed_started: the same for the present seed.
+        started, seed_started: start of the command's first job, and of the present seed (`time.monotonic`).
         longest: seconds of the longest seed of this command; seeds that are only reused take none.
     """
 

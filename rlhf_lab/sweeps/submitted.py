@@ -92,7 +92,6 @@ def _is_running(child: int) -> bool:
 
 
 def _wait_until(done: Callable[[], bool]) -> None:
-    """Wait until `done()` returns True, but no longer than END_SECONDS."""
     deadline = time.monotonic() + END_SECONDS
     while not done() and time.monotonic() < deadline:
         time.sleep(0.5)
