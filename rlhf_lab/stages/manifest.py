@@ -61,13 +61,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
             "name": redacted(corpus.name),
             "fingerprint": corpus.fingerprint,
             "report": {
-                split: {
-                    "rows": report.rows,
-                    "kept": report.kept,
-                    "dropped": report.dropped,
-                    "noted": report.noted,
-                    "statistics": report.statistics,
-                }
+                split: {name: getattr(report, name) for name in ("rows", "kept", "dropped", "noted", "statistics")}
                 for split, report in corpus.report.items()
             },
             **({"measures": further} if further else {}),

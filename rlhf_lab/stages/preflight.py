@@ -51,13 +51,12 @@ def check(stages: Iterable[Stage]) -> None:
 def problems(stage: Stage) -> list[str]:
     """Return what would make a planned run fail, over all stages still to be built: distinct one-line problems."""
     lines = [line for needed in _all_stages(stage) for line in _data_problems(needed)]
-    if not lines:
-        lines = [
-            line for needed in unbuilt(stage) for line in (*_stage_problems(needed), *_vocabulary_problems(needed))
-        ]
-    else:
+    if lines:
         # Which stages are unbuilt depends on their keys, and a stage with unreadable data has no key.
         lines += [line for needed in _all_stages(stage) for line in _stage_problems(needed)]
+    else:
+        for needed in unbuilt(stage):
+            lines += [*_stage_problems(needed), *_vocabulary_problems(needed)]
     return list(dict.fromkeys(lines))
 
 
@@ -99,16 +98,10 @@ def _all_stages(stage: Stage) -> Iterator[Stage]:
 
 
 def _stage_problems(stage: Stage) -> list[str]:
-    from_packs = [
-        problem for find_problems in contributed_objects("preflight") for problem in find_problems(stage.config)
-    ]
-    return [
-        *_missing_libraries(stage),
-        *_vllm_problems(stage),
-        *from_packs,
-        *_model_problems(stage),
-        *_gold_problems(stage),
-    ]
+    problems = _missing_libraries(stage) + _vllm_problems(stage)
+    for find_problems in contributed_objects("preflight"):
+        problems += find_problems(stage.config)
+    return problems + _model_problems(stage) + _gold_problems(stage)
 
 
 def _vocabulary_problems(stage: Stage) -> list[str]:
@@ -134,10 +127,8 @@ def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
         need = need.needs["policy"]
     if not isinstance(need, Stage):
         return None
-    model, mixes_synthetic_rows = (
-        need.config.model,
-        need.config.corpus_roles and need.config.mixture.vocabulary == "all",
-    )
+    model = need.config.model
+    mixes_synthetic_rows = need.config.corpus_roles and need.config.mixture.vocabulary == "all"
     is_trained = isinstance(model, Scratch) and model.family in families.BUILT_IN
     return need if is_trained and not mixes_synthetic_rows else None
 
@@ -146,7 +137,6 @@ def _same_vocabulary(a: Stage, b: Stage) -> bool:
     """Return True if two stages train the same tokenizer. Their data are read only if the settings differ."""
     if (a.config.data, a.config.model.vocabulary) == (b.config.data, b.config.model.vocabulary):
         return True
-    # Imported here, because checks seldom need to read data and train a tokenizer.
     from rlhf_lab.models.tokenizer import train_backend, vocabulary_texts
 
     # Different settings may still give the same texts, e.g. if only held-out rows differ.
@@ -201,7 +191,6 @@ def _vllm_problems(stage: Stage) -> list[str]:
 
 
 def _install_line(library: str) -> str:
-    """Return the purpose of a library and how to install it."""
     return str(MissingDependency(*OPTIONAL[library]))
 
 
@@ -274,7 +263,6 @@ def _length_problems(stage: Stage, source: str) -> list[str]:
     model_config = model_files.config_of(source)
     limit = model_files.positions(model_config)
     rope_limit = model_files.rope_limit(model_config)
-    # Rows of the corpus and rollouts may have different maximum lengths.
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
     if "rollout" in algorithm.inputs.sections:
         turns = stage.config.data.max_turns
@@ -294,7 +282,6 @@ def _data_problems(stage: Stage) -> list[str]:
     """Return problems of data files: missing, unreadable or empty, or a column missing in the first row."""
     data = stage.config.data
     problems = []
-    # A mixture has several sources, any of which may be a file.
     parts = {f"data.sources.{name}": part for name, part in data.sources_by_name().items()} or {"data": data}
     for where, part in parts.items():
         if isinstance(part, FileSettings):
@@ -363,8 +350,7 @@ def _is_one_row(source: str, max_bad_rows: int) -> bool:
     files = local_files(source)
     if files is None or _has_large_json(files):
         return False
-    rows = read_rows(source, BadRows(source, max_bad_rows))
-    return len(list(islice(rows, 2))) == 1
+    return len(list(islice(read_rows(source, BadRows(source, max_bad_rows)), 2))) == 1
 
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:

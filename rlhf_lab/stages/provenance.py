@@ -46,7 +46,6 @@ class Provenance:
     parameters: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dict."""
         return asdict(self)
 
     @classmethod
@@ -131,14 +130,8 @@ def size_in_words(parameters: int) -> str:
 
 def _parameters(run: Path, results: Mapping[Path, Mapping[str, Any]]) -> int | None:
     """Return the number of parameters of a run's model, or else of the largest model of its earlier stages, or None."""
-    sizes = []
-    for path in with_earlier_stages(run):
-        size = (results[path].get("metrics") or {}).get("parameters")
-        if size and path == run:
-            return int(size)
-        if size:
-            sizes.append(int(size))
-    return max(sizes, default=None)
+    sizes = {path: (results[path].get("metrics") or {}).get("parameters") or 0 for path in with_earlier_stages(run)}
+    return int(sizes[run] or max(sizes.values())) or None
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:

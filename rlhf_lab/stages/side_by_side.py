@@ -18,11 +18,10 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
@@ -32,10 +31,10 @@ from rlhf_lab.core.files import read_object
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.progress import Mirror, hide_bars, is_followed, publish_only
 from rlhf_lab.core.scratch import scratch_dir
-from rlhf_lab.core.signals import STOP_SIGNALS, die_with_parent, handled
+from rlhf_lab.core.signals import STOP_SIGNALS, die_with_parent
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, position, stoppable
-from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED
+from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED, describe_exit, signals_forwarded
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.training.loop import Interrupted, Paused
 
@@ -45,8 +44,6 @@ class _StageProcess:
     """A process that builds a stage.
 
     Attributes:
-        stage: stage that it builds.
-        pid: process id.
         output: read end of the pipe for its output.
         error: file in which it reports why it failed.
         bars: its progress bars, shown by the parent.
@@ -268,14 +265,9 @@ def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signal
         raise Paused(f"{cause.stage.recipe}: {result.get('error')}")
     if cause.status == STOPPED:
         raise Interrupted(f"{cause.stage.recipe} was stopped")
-    reason = cause.error.read_text() if cause.error.exists() else _describe_exit(cause.status)
+    ending = f"its process finished with {describe_exit(cause.status or 0)}"
+    reason = cause.error.read_text() if cause.error.exists() else ending
     raise LabError(f"{cause.stage.recipe}: {reason}")
-
-
-def _describe_exit(status: int | None) -> str:
-    if status is not None and status < 0:
-        return f"its process was terminated by {signal.Signals(-status).name}"
-    return f"its process finished with exit status {status}"
 
 
 @contextmanager
@@ -292,18 +284,14 @@ def _held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextmanager
-def _forward_signals(builders: Sequence[_StageProcess]) -> Iterator[list[int]]:
+def _forward_signals(builders: Sequence[_StageProcess]) -> AbstractContextManager[list[int]]:
     """Forward signals that stop a run to every builder; yield the list of received signals."""
-    received: list[int] = []
     parent = os.getpid()
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
+    def forward(number: int) -> None:
         if os.getpid() == parent:  # a forked process has this handler again after it has built its stage
             for builder in builders:
                 if builder.status is None:
                     os.kill(builder.pid, number)
 
-    with handled(handle):
-        yield received
+    return signals_forwarded(forward)

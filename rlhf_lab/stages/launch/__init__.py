@@ -1,4 +1,1 @@
-"""Processes on this machine that build one stage together.
-
-Read processes.py (starts them and waits); threads.py decides how many CPU threads each takes.
-"""
+"""Processes on this machine that build one stage together: processes.py starts them and waits."""

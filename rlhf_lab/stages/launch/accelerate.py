@@ -38,11 +38,7 @@ ZERO_STAGES = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
 """`zero_stage` of DeepSpeed → option of `sharding`."""
 COPIES = "PARALLELISM_CONFIG_DP_REPLICATE_SIZE"
 """Number of copies of the sharded model in accelerate's parallelism config."""
-PARALLELISM = {
-    "TP": "tensor parallelism",
-    "CP": "context parallelism",
-    "SP": "sequence parallelism",
-}
+PARALLELISM = {"TP": "tensor parallelism", "CP": "context parallelism", "SP": "sequence parallelism"}
 """Dimension of accelerate's parallelism config that rlhf_lab does not have → its meaning."""
 
 
@@ -88,9 +84,7 @@ def read_settings(environment: Mapping[str, str]) -> list[LaunchSetting]:
 
 
 def overrides(
-    environment: Mapping[str, str],
-    typed: Sequence[str],
-    strategy_of: Callable[[list[str]], str],
+    environment: Mapping[str, str], typed: Sequence[str], strategy_of: Callable[[list[str]], str]
 ) -> list[LaunchSetting]:
     """Return the settings that accelerate adds to a command. Like typed settings, they replace those of the recipe.
 
@@ -125,10 +119,8 @@ def overrides(
 
 def note(added: Sequence[LaunchSetting]) -> str:
     """Return a line that names the settings added by accelerate; empty if there are none."""
-    if not added:
-        return ""
     named = ", ".join(f"{setting.override} ({setting.source})" for setting in added)
-    return f"accelerate launch: {named}"
+    return f"accelerate launch: {named}" if added else ""
 
 
 def problems(environment: Mapping[str, str]) -> list[str]:
@@ -243,10 +235,8 @@ def _deepspeed_problems(environment: Mapping[str, str]) -> list[str]:
             lines.append(_refusal(f"offload_{part}_device", device, reason, remedy))
     if _is_enabled(file, "fp16"):
         lines.append(_refusal("fp16 of the DeepSpeed file", "true", "training is in float32 or bfloat16", "bf16"))
-    for name, remedy in {
-        "optimizer": "algorithm.optimizer, algorithm.lr",
-        "scheduler": "algorithm.warmup_fraction",
-    }.items():
+    remedies = {"optimizer": "algorithm.optimizer, algorithm.lr", "scheduler": "algorithm.warmup_fraction"}
+    for name, remedy in remedies.items():
         if name in file:
             lines.append(
                 f"accelerate launch: the DeepSpeed file has {name}, which rlhf_lab makes itself; remove it and set "
@@ -259,12 +249,7 @@ def _deepspeed_problems(environment: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _refusal(
-    setting: str,
-    value: str,
-    reason: str,
-    remedy: str,
-) -> str:
+def _refusal(setting: str, value: str, reason: str, remedy: str) -> str:
     return f"accelerate launch: {setting}={value}, but {reason}; set it to {remedy}"
 
 
