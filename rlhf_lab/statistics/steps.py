@@ -80,9 +80,7 @@ def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> 
     area = float(above_negatives_N[positive].mean())
     rows = len(scores)
     influence_N = np.where(
-        positive,
-        (above_negatives_N - area) * rows / positives.size,
-        (below_positives_N - area) * rows / negatives.size,
+        positive, (above_negatives_N - area) * rows / positives.size, (below_positives_N - area) * rows / negatives.size
     )
     if not influence_N.any():  # kinds that do not overlap have an observed variance of 0
         return Estimate(area, 0.0, 1.0, rows, len(np.unique(clusters)))

@@ -50,13 +50,7 @@ from rlhf_lab.studies.claims import (
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
-from rlhf_lab.studies.replicates import (
-    OUTCOMES,
-    level_difference,
-    scaled_difference,
-    shared_bound,
-    within_rate_bounds,
-)
+from rlhf_lab.studies.replicates import OUTCOMES, level_difference, scaled_difference, shared_bound, within_rate_bounds
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
 

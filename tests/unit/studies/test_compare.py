@@ -139,8 +139,7 @@ def both(proxy: float, gold: float) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("role", "titles"),
-    [("reward", ["proxy reward"]), ("policy", ["KL, nats"]), ("reference", ["KL, nats"])],
+    ("role", "titles"), [("reward", ["proxy reward"]), ("policy", ["KL, nats"]), ("reference", ["KL, nats"])]
 )
 def test_what_is_not_on_one_scale_is_shown_and_not_tested(tmp_path, role, titles):
     sides = [
