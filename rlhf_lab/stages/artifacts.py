@@ -73,8 +73,6 @@ class External:
 
 @dataclass(frozen=True)
 class Stage:
-    """One node of the stage graph."""
-
     recipe: str
     config: root.Config
     needs: Mapping[str, Stage | External]
@@ -192,7 +190,6 @@ class Stage:
 
     @property
     def output(self) -> str:
-        """Directory of the stage, for stages that read its files instead of its model."""
         return str(self.directory)
 
     def sources(self) -> dict[str, str]:
@@ -201,7 +198,6 @@ class Stage:
         return {role: need.output if reads_run_dir(role) else need.model for role, need in self.needs.items()}
 
     def result(self) -> dict[str, Any] | None:
-        """Return the stage's result if it is complete, else None."""
         return self._result_in(self.directory)
 
     def _result_in(self, directory: Path) -> dict[str, Any] | None:
@@ -348,7 +344,6 @@ def _contributed_references(reached: Collection[str]) -> list[Reference]:
 
 
 def _pack_reference(reference: str) -> Reference:
-    """Return the entry point that a pack names as "module:name"."""
     module, _, name = reference.partition(":")
     return Reference(module, name)
 
@@ -406,7 +401,6 @@ def _hash(material: object, length: int) -> str:
 
 
 def _data_identity(settings: DataSource) -> dict[str, Any]:
-    """Return the settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **_keyed(settings, dataclasses.asdict(settings))}
     parts = settings.sources_by_name()
     if parts:

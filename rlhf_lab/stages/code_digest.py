@@ -264,7 +264,6 @@ def _package_root(top: str) -> Path | None:
 
 
 def _locate(module: str, importer: _ParsedModule | None) -> tuple[Path, Path] | None:
-    """Return (file, root) of a module's source."""
     top = module.partition(".")[0]
     if top == "rlhf_lab":
         root: Path | None = PACKAGE.parent
@@ -312,7 +311,6 @@ def forget(module: str | None = None) -> None:
 
 
 def _has_changed(source: _ParsedModule) -> bool:
-    """Return True if the file of a module is missing or differs from what this process read."""
     return not source.path.is_file() or _content(source.path) != source.content
 
 
@@ -321,7 +319,6 @@ def _content(path: Path) -> str:
 
 
 def _read(module: str, path: Path, root: Path) -> _ParsedModule:
-    """Parse a module and cache it for this process."""
     source = _READ[module] = _ParsedModule(module, path, root, _content(path))
     try:
         statements = ast.parse(path.read_bytes()).body

@@ -318,7 +318,6 @@ def _training_engine(checked: root.Config) -> Callable[[Algorithm, Run, str], No
 
 
 def _note_data(run: Run) -> None:
-    """Note how many rows were read, kept and dropped, with every reason."""
     reports = run.corpus.report
     for split in ["all"] if "all" in reports else reports:
         report = reports[split]

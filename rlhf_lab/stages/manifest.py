@@ -24,7 +24,6 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core
 
 
 def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
-    """Return the content of manifest.json."""
     # Imported here because `--version` needs git_sha without torch.
     import torch
 

@@ -39,7 +39,6 @@ LARGE_JSON = 2**26
 
 
 def check(stages: Iterable[Stage]) -> None:
-    """Raise one ConfigError with all problems of the planned runs."""
     metrics.of_packages()  # refuse contradictory packs now instead of when a finished run is reported
     all_problems = accelerate.problems(os.environ)
     for stage in stages:
@@ -179,7 +178,6 @@ def _packs_numbers(config: Config) -> bool:
 
 
 def _vllm_problems(stage: Stage) -> list[str]:
-    """Return a problem if a vLLM server is to be started but its environment is missing."""
     config = stage.config
     starts = isinstance(config.rollout, Vllm) and config.engine == "native" and config.rollout.starts_server
     if not starts or "rollout" not in config.algorithm.inputs.sections:
@@ -331,7 +329,6 @@ def _source_problems(source: str, where: str, data: FileSettings | None, max_bad
 
 
 def _hub_problems(source: str, where: str) -> list[str]:
-    """Return why a data set of the hub cannot be read: the library is missing, or the data set is unreachable."""
     if find_spec("datasets") is None:
         return [_install_line("datasets")]
     match = HUB_ID.fullmatch(source)
@@ -346,7 +343,6 @@ def _has_large_json(files: Iterable[Path]) -> bool:
 
 
 def _is_one_row(source: str, max_bad_rows: int) -> bool:
-    """Return True if a source, which must be readable, is a local file with exactly one row."""
     files = local_files(source)
     if files is None or _has_large_json(files):
         return False
@@ -354,7 +350,6 @@ def _is_one_row(source: str, max_bad_rows: int) -> bool:
 
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:
-    """Return a problem if a row lacks columns that the settings of its data need."""
     source = import_module(registry.implementation("data", registry.kind_of("data", data)))
     if hasattr(source, "column_problem"):
         problem: str | None = source.column_problem(values, data)

@@ -50,7 +50,6 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Provenance:
-        """Read the output of `to_dict`."""
         stored: dict[str, Any] = {}
         for field in fields(cls):
             value = values[field.name]
@@ -124,7 +123,6 @@ def machine_in_words(manifest: Mapping[str, Any]) -> str:
 
 
 def size_in_words(parameters: int) -> str:
-    """Return a number of parameters with two digits, for example "0.21M"."""
     return f"{parameters / 1e6:.2g}M" if parameters < 1e9 else f"{parameters / 1e9:.2g}B"
 
 
@@ -135,5 +133,4 @@ def _parameters(run: Path, results: Mapping[Path, Mapping[str, Any]]) -> int | N
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the values that are not empty, each once, in order."""
     return tuple(dict.fromkeys(value for value in values if value))

@@ -34,7 +34,6 @@ def reusable(stage: Stage, started: float) -> dict[str, Any] | None:
 
 
 def track_reused(stage: Stage) -> None:
-    """Show a stage from the store in the command's tracker if it is not there yet."""
     if not isinstance(stage.config.tracker, Shared):
         return
     # Imported here because they import torch and pandas, which reading a stored result does not need.
@@ -58,7 +57,6 @@ def check_source(source: Path) -> None:
 
 
 def forget_attempts(directory: Path) -> None:
-    """Remove the checkpoints of a complete stage."""
     for name in ("trl", "progress"):  # of engine=trl and of algorithm=codec_dpo
         shutil.rmtree(directory / name, ignore_errors=True)
     if any(directory.glob("checkpoint[.-]*")):

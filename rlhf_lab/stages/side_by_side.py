@@ -110,7 +110,6 @@ def _slots(missing: Sequence[Stage]) -> int:
 
 
 def _can_overlap(missing: Sequence[Stage]) -> bool:
-    """Return True if two of the stages can be built at the same time."""
     # In upstream order, a stage that does not require its predecessor can run in parallel with it.
     return any(previous.directory not in _required(stage) for previous, stage in itertools.pairwise(missing))
 
@@ -238,7 +237,6 @@ def _print_output(running: Sequence[_StageProcess]) -> None:
 
 
 def _has_finished(builder: _StageProcess) -> bool:
-    """Return True if the process has finished; record its exit status and print the rest of its output."""
     pid, code = os.waitpid(builder.pid, os.WNOHANG)
     if pid:
         builder.status = os.waitstatus_to_exitcode(code)

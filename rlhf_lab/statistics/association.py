@@ -123,7 +123,6 @@ def without_column(sums_VV: FloatArray, column: int) -> FloatArray:
 
 
 def _correlation(product: FloatArray, first_squares: FloatArray, second_squares: FloatArray) -> FloatArray:
-    """Return the correlation; NaN if a column does not vary."""
     # Rounding can put a perfect correlation slightly above 1.
     return np.clip(product / np.sqrt(first_squares * second_squares), -1.0, 1.0)
 

@@ -489,7 +489,6 @@ def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
 
 
 def _interval(mean: float, error: float, cluster_N: np.ndarray, unscored: int) -> Estimate:
-    """Return the t interval mean ± t_{G−1}·error."""
     clusters = _count_distinct(cluster_N)
     if clusters < 2 or not math.isfinite(error):
         return Estimate(mean, -math.inf, math.inf, cluster_N.size, clusters, unscored=unscored)

@@ -240,7 +240,6 @@ def _log_likelihood(form: Form, fitted_to: Points, held_out: Points) -> float:
 
 
 def _summarise_seeds(fits: Sequence[Fit]) -> Summary:
-    """Return means over the seeds' fits with t intervals."""
     peak_kl = peak_gain = None
     log_peaks = [fit.log_peak for fit in fits]
     if np.isfinite(log_peaks).all():
@@ -326,5 +325,4 @@ def _peak_gain(form: Form, alpha_N: FloatArray, beta_N: FloatArray) -> FloatArra
 
 
 def _exp(value: float) -> float:
-    """Return e^value, or inf if it would overflow."""
     return math.exp(value) if value < 700 else math.inf  # math.exp raises OverflowError from about 709

@@ -54,7 +54,6 @@ class CorrelationVerdict:
 
 
 def correlations_of(study: Study) -> list[CorrelationVerdict]:
-    """Return the verdict on every correlation that the study claims, in its order."""
     return [_judge(study, claim) for claim in study.correlations]
 
 
@@ -146,7 +145,6 @@ def _sentence(
 
 
 def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
-    """Return a verdict as text, in the order of `HEADINGS`."""
     if verdict.verdict == AFTER_LOOK:
         return (verdict.claim, verdict.verdict, "0", verdict.notes, "")
     panels = "; ".join(f"{label}: {compact(rho)}" for label, rho in verdict.panels.items())
@@ -170,6 +168,5 @@ NOTE = (
 
 
 def correlation_markdown(study: Study) -> str:
-    """Return the section of `table.md`; empty if the study claims no correlation."""
     rows = map(correlation_cells, correlations_of(study))
     return markdown_section("Correlations over settings", NOTE, HEADINGS, rows, "llrrl")

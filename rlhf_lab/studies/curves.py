@@ -67,7 +67,6 @@ class LevelCurve:
 
 
 def level_curves(study: Study) -> list[LevelCurve]:
-    """Return points and fits of every level that has evaluated policies."""
     curves = []
     for level in study.levels:
         points = _gain_points(study, level)
@@ -99,7 +98,6 @@ def _gain_points(study: Study, level: str) -> pd.DataFrame:
 
 
 def _curve_form(study: Study, level: str) -> Form:
-    """Return the form of a level's curve, which the algorithm of its first run determines."""
     completed = study.completed
     for run in completed.loc[completed["level"] == level, "run"]:
         file = Path(run) / "config.yaml"

@@ -28,7 +28,6 @@ EXPLORATORY = "This is exploratory: no claim is tested, and the 95 % intervals a
 
 
 def finding_blocks(study: Study) -> list[RenderableType]:
-    """Return a study for a terminal: its finding, the limits of it, and the table."""
     sections = build_sections(study)
     conclusion = write_conclusion(study, sections)
     return [Text(conclusion.sentence), Text(conclusion.caveat, style="dim"), rich_table(study, sections)]
@@ -103,7 +102,6 @@ def looks_sentence(log: LookLog) -> str:
 
 
 def seeds_of(study: Study) -> list[int]:
-    """Return the seeds of the completed jobs; empty for a study that sets none."""
     return sorted(study.completed["seed"].astype(int).unique()) if "seed" in study.completed else []
 
 

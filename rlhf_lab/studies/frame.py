@@ -101,7 +101,6 @@ class Study:
 
     @property
     def has_gold(self) -> bool:
-        """True if some run has a gold reward."""
         return bool(self.gold_source)
 
     def label(self, level: str) -> str:
@@ -150,7 +149,6 @@ class Study:
 
     @property
     def incomplete(self) -> pd.DataFrame:
-        """Jobs that failed, were interrupted or never ran."""
         return self.frame[self.frame["status"] != COMPLETED]
 
     @property
@@ -160,7 +158,6 @@ class Study:
 
 
 def is_study(directory: Path) -> bool:
-    """Return True if the directory holds a study."""
     return (directory / "study.json").is_file()
 
 

@@ -47,7 +47,6 @@ def _by_file(definitions: dict[str, str]) -> dict[str, dict[str, str]]:
 
 
 def origin_lines(study: Study) -> list[str]:
-    """Return the provenance of a study in sentences; empty for a study without results."""
     provenance = study.provenance
     if not provenance.stages:
         return []
@@ -72,7 +71,6 @@ def _either(values: tuple[str, ...]) -> str:
 
 
 def origin_markdown(study: Study) -> str:
-    """Return the section of `table.md`; empty for a study without results."""
     lines = origin_lines(study)
     if not lines:
         return ""

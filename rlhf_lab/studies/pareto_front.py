@@ -58,7 +58,6 @@ class ParetoFront:
 
 
 def fronts_of(study: Study) -> list[ParetoFront]:
-    """Return the Pareto fronts that the study requests, in its order."""
     return [_pareto_front(study, plan) for plan in study.fronts]
 
 
@@ -108,7 +107,6 @@ def _is_ahead(metrics: tuple[str, str], means: tuple[Estimate, Estimate], versus
 
 
 def _sign(name: str) -> int:
-    """Return −1 for a metric that is better when lower, else 1."""
     return -1 if metric(name).better == "lower" else 1
 
 
@@ -122,7 +120,6 @@ def pareto_headings(pareto_front: ParetoFront) -> tuple[str, ...]:
 
 
 def pareto_cells(study: Study, row: ParetoLevel) -> tuple[str, ...]:
-    """Return a level as text, in the order of `pareto_headings`."""
     return (study.label(row.level), compact(row.first), compact(row.second), standing_in_words(study, row))
 
 

@@ -41,7 +41,6 @@ class RateVerdict:
 
 
 def rates_of(study: Study) -> list[RateVerdict]:
-    """Return the verdict on every rate that the study claims, in its order."""
     return [_judge(study, claim) for claim in study.rates]
 
 
@@ -78,7 +77,6 @@ def rate_in_words(claim: Mapping[str, Any]) -> str:
 
 
 def rate_cells(study: Study, verdict: RateVerdict) -> tuple[str, ...]:
-    """Return a verdict as text, in the order of `HEADINGS`."""
     if verdict.verdict == AFTER_LOOK:
         return (verdict.claim, verdict.verdict, "0", "", f"other seeds test it: `{setting_for_other_seeds(study)}`")
     rate = verdict.rate
@@ -90,6 +88,5 @@ def rate_conclusion(study: Study) -> str:
 
 
 def rate_markdown(study: Study) -> str:
-    """Return the section of `table.md`; empty if the study claims no rate."""
     rows = [rate_cells(study, verdict) for verdict in rates_of(study)]
     return markdown_section("Rates over runs", NOTE, HEADINGS, rows, "llrrr")

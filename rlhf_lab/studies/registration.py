@@ -57,7 +57,6 @@ class RegisteredClaim:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RegisteredClaim:
-        """Read an entry of `Registration.to_dict`."""
         return cls(**{**values, "seen": tuple(values["seen"])})
 
 
@@ -94,7 +93,6 @@ class Registration:
 
     @property
     def entries(self) -> list[RegisteredClaim]:
-        """All claims, the withdrawn ones last."""
         return [*self.claims, *self.correlations, *self.rates, *self.withdrawn]
 
     def revised(self, meanings: Sequence[Mapping[str, Any]], date: str) -> Registration:
@@ -143,7 +141,6 @@ class Registration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Registration:
-        """Read the output of `to_dict`."""
         # Correlations and rates were not registered at first.
         lists = (values["claims"], values.get("correlations", ()), values.get("rates", ()), values["withdrawn"])
         claims, correlations, rates, withdrawn = (tuple(map(RegisteredClaim.from_dict, entries)) for entries in lists)
@@ -175,7 +172,6 @@ def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], s
 
 
 def without_job_settings(meaning: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a claim says, without the settings of the jobs that it is about."""
     return {name: value for name, value in meaning.items() if name != JOB_SETTINGS}
 
 
@@ -336,7 +332,6 @@ def record_look(directory: Path, jobs: Iterable[int]) -> Registration:
 
 
 def now() -> str:
-    """Return the present time as runs record it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
@@ -359,7 +354,6 @@ def _read(path: Path) -> Registration | None:
 
 
 def _completed_seeds(studies: Path, name: str) -> set[int]:
-    """Return the seeds of completed jobs of all studies that share a registration."""
     seeds = set()
     for file in studies.glob("*/study.json"):
         plan = read_object(file)

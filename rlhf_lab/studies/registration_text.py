@@ -30,7 +30,6 @@ def registration_lines(study: Study) -> list[str]:
 
 
 def _claim_lines(kind: str, claims: Sequence[RegisteredClaim], registration: Registration) -> list[str]:
-    """Return when the claims of a kind ("Claim", "Correlation" or "Rate") were registered."""
     numbered = list(enumerate(claims, start=1))
     first = [(number, entry) for number, entry in numbered if not entry.seen]
     later = [(number, entry) for number, entry in numbered if entry.seen]

@@ -63,7 +63,6 @@ SMALLEST_AMOUNT = 1e-3
 
 
 def level_mean(study: Study, metric: str, level: str) -> Estimate:
-    """Return the mean of a metric over the completed jobs of a level."""
     return jobs_mean(study, metric, study.completed[study.completed["level"] == level])
 
 
@@ -95,7 +94,6 @@ def shared_bound(study: Study, metric: str, level: str, versus: str | None = Non
 
 
 def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
-    """Return the mean of a metric over completed jobs."""
     values_N, seed_N = jobs[metric].to_numpy(dtype=float), seeds(jobs)
     if OUTCOMES.match(metric):
         return clustered_rate(values_N, seed_N)
@@ -201,7 +199,6 @@ def _prompt_variance(errors_N: FloatArray) -> float:
 
 
 def _add_prompt_error(mean: Estimate, errors_N: FloatArray) -> Estimate:
-    """Widen the interval by the error of the shared prompts."""
     if not mean.bounded:
         return mean
     quantile = float(stats.norm.ppf((1 + LEVEL) / 2))

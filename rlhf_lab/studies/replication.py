@@ -28,11 +28,9 @@ class Replication:
 
     @property
     def shares_prompts(self) -> bool:
-        """True if all seeds are tested on the same prompts."""
         return self.data == "given" or any(setting.startswith("data.test_seed") for setting in self.kept)
 
     def sentence(self, seeds: Sequence[int]) -> str:
-        """Return a sentence on what the intervals of a study over these seeds cover."""
         seeds_in_words = f"{len(seeds)} seeds ({', '.join(map(str, seeds))})"
         if self.data == "redrawn":
             text = (
@@ -78,7 +76,6 @@ UNKNOWN = Replication("unknown")
 
 
 def list_in_words(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them: "a", "a and b", "a, b and c"."""
     if len(names) == 1:
         return names[0]
     return f"{', '.join(names[:-1])} and {names[-1]}"

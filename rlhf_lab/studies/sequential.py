@@ -87,13 +87,11 @@ class ClaimEvidence:
     excluded: int = 0
 
     def direction_p(self) -> tuple[FloatArray, FloatArray]:
-        """Return the one-sided p-values of "higher" and of "lower", (L,) each."""
         if self.wins is not None:
             return discordant_p(*self.wins), discordant_p(*self.wins[::-1])
         return one_sided_p(self.scaled), one_sided_p(self.scaled.negated())
 
     def within_p(self) -> tuple[FloatArray, FloatArray]:
-        """Return the p-values of "within the margin" and of "beyond the margin", (L,) each."""
         margin = self.claim["margin"]
         return same_p(self.raw, margin), beyond_p(self.raw, margin)
 
@@ -288,7 +286,6 @@ def _with_bounds(gap: Estimate, looks: Looks) -> Estimate:
 
 
 def _evidence(study: Study, claim: Mapping[str, Any], counts: Sequence[int]) -> ClaimEvidence:
-    """Return the data of a claim at looks after these numbers of seeds."""
     level, versus = compared_levels(study, claim)
     name = claim["metric"]
     panels = []
@@ -326,7 +323,6 @@ def _looks(comparisons: Sequence[Comparison | None]) -> Looks:
 
 
 def _planned_pairs(study: Study, level: str, versus: str) -> int:
-    """Return the number of seeds in which both levels have a job, finished or not."""
     first, second = (set(study.frame.loc[study.frame["level"] == side, "seed"]) for side in (level, versus))
     return len(first & second)
 

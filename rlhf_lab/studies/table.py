@@ -78,7 +78,6 @@ def build_sections(study: Study) -> list[MetricSection]:
 
 
 def _build_section(study: Study, metric: str, by: str) -> MetricSection:
-    """Compare the levels of a study's factor on one metric in one panel."""
     rows = []
     for level in study.levels:
         jobs = int((study.completed["level"] == level).sum())
@@ -89,7 +88,6 @@ def _build_section(study: Study, metric: str, by: str) -> MetricSection:
 
 
 def label(study: Study) -> str:
-    """Return where the numbers come from."""
     if study.gold_source == TRUE_REWARD:
         return "measured, in a simulated world whose true reward is known"
     return f"measured; gold is {study.gold_source}" if study.has_gold else "measured"
@@ -101,7 +99,6 @@ def section_title(study: Study, section: MetricSection) -> str:
 
 
 def table_frame(study: Study, sections: list[MetricSection]) -> pd.DataFrame:
-    """Return the table as one tidy frame: a row per metric and level."""
     rows = []
     for section in sections:
         for row in section.rows:
@@ -131,7 +128,6 @@ HEADINGS = ("level", "seeds", "mean", "difference")
 
 
 def cells(study: Study, row: LevelRow) -> tuple[str, ...]:
-    """Return one row as text, in the order of HEADINGS."""
     level_cells = (study.label(row.level), str(row.mean.clusters), compact(row.mean))
     if row.level == study.baseline:
         return (*level_cells, "baseline")
@@ -194,7 +190,6 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def method(study: Study) -> str:
-    """Return a description of how the numbers of the tables are computed, so that readers can check them."""
     return (
         f"Intervals are 95 %. Differences are from {study.label(study.baseline)}, paired by seed. "
         f"{RULE_SHARED if study.replication.shares_prompts else RULE}. "
@@ -231,7 +226,6 @@ def job_name(job: Mapping[Hashable, Any]) -> str:
 
 
 def changed_lines(study: Study) -> list[str]:
-    """Return a line for each job whose run has changed since it was completed, with the changed files."""
     return [f"{job_name(job)}: {change(job)}" for job in study.changed.to_dict("records")]
 
 
@@ -241,7 +235,6 @@ def change(job: Mapping[Hashable, Any]) -> str:
 
 
 def write_tables(study: Study, sections: list[MetricSection], conclusion: Conclusion) -> tuple[Path, Path]:
-    """Write table.md and table.csv into the study directory, and return their paths."""
     markdown_file, csv_file = study.path / "table.md", study.path / "table.csv"
     write_text(markdown_file, markdown(study, sections, conclusion))
     write_text(csv_file, table_frame(study, sections).to_csv(index=False))

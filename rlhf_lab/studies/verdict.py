@@ -94,7 +94,6 @@ class ClaimVerdict:
 
 
 def verdicts(study: Study) -> list[ClaimVerdict]:
-    """Return one verdict per claim of the study, in its order."""
     if study.log is not None:
         states = claim_states(study)
         return [_sequential_verdict(study, claim, state) for claim, state in zip(study.predicts, states, strict=True)]
@@ -164,7 +163,6 @@ def _detectable(study: Study, claim: Mapping[str, Any], comparison: Comparison) 
 
 
 def _bound_note(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return a clause if both sides of a claim are at a bound of the metric."""
     panel = panel_of_claim(study, claim) or study
     bound = shared_bound(panel, claim["metric"], *compared_levels(study, claim))
     return f"; both are at the {bound} of the metric, which cannot show a difference there" if bound else ""
@@ -315,7 +313,6 @@ def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
 
 
 def _panel_in_words(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return the value of `by` that a claim is about, in brackets; empty if it is about all jobs."""
     return "" if claim.get("by") is None else f" ({study.panel_label(level_name(claim['by']))})"
 
 
@@ -350,7 +347,6 @@ def _claim_sentence(study: Study, claim: Mapping[str, Any], verdict: str, number
 
 
 def _means_and_difference(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
-    """Return the means of the paired jobs on both sides, their difference and its adjusted p-value."""
     panel = panel_of_claim(study, claim) or study
     pairs = paired_jobs(panel, claim["metric"], *compared_levels(study, claim)).dropna()
     gap = comparison.difference
@@ -388,7 +384,6 @@ def _in_words(verdict: str) -> str:
 
 
 def verdict_markdown(study: Study) -> str:
-    """Return the claims as a Markdown table; empty for a study without claims."""
     rows = verdicts(study)
     if not rows:
         return ""

@@ -150,7 +150,6 @@ class JobLines:
 
 
 def job_finished() -> None:
-    """Print the line of a job that has just finished, if the process of its study is this one."""
     if _shown is not None:
         _shown.update()
 

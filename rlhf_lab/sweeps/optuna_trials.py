@@ -86,7 +86,6 @@ class OptunaTrials:
         return tuple(self._read(stored) for stored in self._study.get_trials(deepcopy=False))
 
     def _distribution(self, dimension: Dimension) -> Any:
-        """Return Optuna's object for the values of a key."""
         distributions = self._optuna.distributions
         if isinstance(dimension, SearchChoices):
             # As text, because Optuna has no choices that are lists or mappings.

@@ -185,7 +185,6 @@ class SettingsSearch:
         return None if estimate is None or math.isnan(estimate.mean) else estimate.mean
 
     def _run_job(self, stage: artifacts.Stage, directory: Path) -> dict[str, Any]:
-        """Run a stage, with its output in the directory of its job. Return its record."""
         make_dir(directory)
 
         def work(record: dict[str, Any]) -> None:
@@ -224,7 +223,6 @@ class SettingsSearch:
         return state
 
     def command_line(self, values: Mapping[str, Any]) -> str:
-        """Return the command line of one run with these values."""
         words = self._shared_words()
         is_in_recipe = not any(compose.key_of(word) == "study.search" for word in self.command.overrides)
         if is_in_recipe:
@@ -287,7 +285,6 @@ class SettingsSearch:
         write_json(self.directory / "study.json", plan)
 
     def confirm(self, confirmation: Confirmation) -> None:
-        """Run the jobs of the confirmation. Raise KeyboardInterrupt if one of them is interrupted."""
         self.write_study(confirmation, best_is_known=True)
         stages = confirmation.stages
         console.inform(f"  the best trial on {self.study.confirm_seeds} fresh seeds:", soft_wrap=True)

@@ -103,7 +103,6 @@ class StudyProgress:
         return bool(log.stopped)
 
     def _reason_to_stop(self, log: LookLog, seeds: int, states: Sequence[ClaimState]) -> str:
-        """Return why no further seed runs; empty if one does."""
         if states and all(state.verdict == NOT_SWEPT for state in states):
             return "no claim is about the levels of this sweep"
         if not log.looks[-1].levels:
@@ -121,7 +120,6 @@ class StudyProgress:
         return f"the limit of {self.settings.max_minutes:g} minutes is reached"
 
     def _print(self, study: Study, seeds: int, expected: int | None) -> None:
-        """Print how far the study is, the table of its primary metric, and the state of every claim."""
         assert study.log is not None
         spent = f"{seeds} of at most {len(study.log.seeds)} seeds done, {duration(time.monotonic() - self.started)}"
         if expected is None:

@@ -48,7 +48,6 @@ class SlurmQueue(InfoWatcher):
         return list(QUEUE)
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        """Return job → state for the jobs of the sweep."""
         text = string if isinstance(string, str) else string.decode()
         shown = dict(line.split(maxsplit=1) for line in text.splitlines())
         states = {job: shown.get(job, "GONE") for job in self._registered}

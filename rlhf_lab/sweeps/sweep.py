@@ -177,7 +177,6 @@ def _describes_study(override: str) -> bool:
 
 
 def _shared_overrides(command: compose.Command) -> list[str]:
-    """Return the overrides that all jobs share, without the recipe and Hydra's own."""
     return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
 
 
@@ -209,7 +208,6 @@ def _launch_jobs(
 
 
 def swept_levels(command: compose.Command) -> dict[str, list[Any]]:
-    """Return swept key → its values, both in job order."""
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
         for key, value in job.items():
@@ -352,7 +350,6 @@ def _runs_here(command: compose.Command, arguments: Sequence[str]) -> bool:
 
 
 def _chosen_launcher(command: compose.Command) -> str | None:
-    """Return the Hydra launcher that the command line sets, or None."""
     prefix = "hydra/launcher="
     chosen = [override.removeprefix(prefix) for override in command.overrides if override.startswith(prefix)]
     return chosen[0] if chosen else None
@@ -459,7 +456,6 @@ def _plan_job(checked: root.Config, directory: Path) -> artifacts.Stage:
 
 
 def write_results(directory: Path, jobs: int) -> int:
-    """Write table, plot and report; return the number of jobs that did not complete."""
     from rlhf_lab.reports.report import write_study_report
     from rlhf_lab.studies.frame import read_study
 

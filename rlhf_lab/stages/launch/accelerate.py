@@ -61,7 +61,6 @@ class LaunchSetting:
 
 
 def started(environment: Mapping[str, str]) -> bool:
-    """Return True if `accelerate launch` started this process."""
     return any(name.startswith(PREFIX) for name in environment)
 
 
@@ -118,7 +117,6 @@ def overrides(
 
 
 def note(added: Sequence[LaunchSetting]) -> str:
-    """Return a line that names the settings added by accelerate; empty if there are none."""
     named = ", ".join(f"{setting.override} ({setting.source})" for setting in added)
     return f"accelerate launch: {named}" if added else ""
 
@@ -254,7 +252,6 @@ def _refusal(setting: str, value: str, reason: str, remedy: str) -> str:
 
 
 def _equal(typed: str, value: str) -> bool:
-    """Return True if two values of a setting are the same text, or the same number."""
     typed = typed.strip("'\"").lower()
     try:
         return float(typed) == float(value)
@@ -271,7 +268,6 @@ def _on(environment: Mapping[str, str], name: str) -> bool:
 
 
 def _deepspeed_file(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of DeepSpeed's own config file; empty without one."""
     name = environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "")
     if name.lower() in NO:
         return {}

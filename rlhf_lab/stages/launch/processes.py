@@ -119,7 +119,6 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
 
 
 def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_tokens: int | None) -> dict[str, Any]:
-    """Start `count` processes that build a stage, and wait for them."""
     with tempfile.TemporaryDirectory(dir=scratch_dir()) as directory:
         order_file = Path(directory) / "stage.json"
         order = {
