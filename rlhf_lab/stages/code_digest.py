@@ -178,11 +178,7 @@ def _forwarded(source: _ParsedModule, name: str | None) -> list[Reference]:
 
 
 def _uses(source: _ParsedModule, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
-    """Yield what code refers to: names of its module, imported names, attributes of imported modules.
-
-    Args:
-        nodes: names, attributes and imports of the code, each before its children.
-    """
+    """Yield what nodes, each before its children, refer to: names of their module, imported ones, and attributes."""
     aliases = {**source.aliases, **_imports(source, nodes)}
     modules = {alias for alias, target in aliases.items() if target.name is None}
     qualified: set[ast.AST] = set()

@@ -68,10 +68,7 @@ def planned(command: Command) -> list[Stage]:
 
 
 def further_problems(command: Command) -> list[str]:
-    """Return all problems of a command of which at least one run cannot be planned.
-
-    A run whose stages cannot be planned is checked without its upstream stages.
-    """
+    """Return all problems of a command; a run that cannot be planned is checked without its upstream stages."""
     lines = accelerate.problems(os.environ)
     for config, name in zip(command.configs, command.names, strict=True):
         try:

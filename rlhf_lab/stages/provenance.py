@@ -21,17 +21,12 @@ class Provenance:
     """Origin of the numbers of one or several stages. If a value differs between stages, all values are listed.
 
     Attributes:
-        versions: versions of rlhf_lab.
-        commits: commits of its code, in words.
+        versions, commits: of rlhf_lab.
         code: digest of the definitions that computed the numbers, see `code_digest`.
-        definitions: number of these definitions.
-        started: time at which each stage started; empty if unknown.
         machines: cores and device, in words.
-        stages: number of stages.
         seconds: wall time of all stages together.
         cpu_seconds: CPU time of all stages together, without processes that they started; None if some stage does not
             record it.
-        parameters: parameters of the models.
     """
 
     versions: tuple[str, ...] = ()
@@ -94,11 +89,7 @@ def with_earlier_stages(run: Path) -> Iterator[Path]:
 
 
 def code_digest(definitions: Mapping[str, str]) -> str:
-    """Return a digest of definitions that does not depend on the files in which they are.
-
-    Args:
-        definitions: "path:name" → digest, as in `code_digest.digests`.
-    """
+    """Return a digest of definitions ("path:name" → digest) that does not depend on the files in which they are."""
     named = sorted(f"{label.partition(':')[2]} {digest}" for label, digest in definitions.items())
     return sha256("\n".join(named).encode()).hexdigest()[:16]
 

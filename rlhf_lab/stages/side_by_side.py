@@ -49,7 +49,6 @@ class _StageProcess:
         bars: its progress bars, shown by the parent.
         cut_line: output after the last line break.
         status: exit status, below 0 after a signal; None while it runs.
-        began: start time (`time.monotonic`).
     """
 
     stage: Stage
@@ -66,11 +65,8 @@ def build(root: Stage, started: float) -> None:
     """Build a run's missing stages in parallel, if some of them are independent.
 
     Do nothing if the stages form a chain, or if one stage uses the full machine; `ensure` then builds them one by one.
-
-    Raises:
-        Interrupted: a signal arrived; every process has saved a checkpoint.
-        Paused: the monitor paused a stage; the others were stopped and have saved.
-        LabError: a stage failed; the others were stopped and have saved.
+    Raise Interrupted after a signal, Paused if the monitor paused a stage, and LabError if one failed. All others were
+    stopped by then, and have saved.
     """
     missing = [stage for stage in root.upstream() if not reusable(stage, started)]
     slots = _slots(missing)
@@ -245,10 +241,7 @@ def _has_finished(builder: _StageProcess) -> bool:
 
 
 def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signals: Sequence[int]) -> None:
-    """Stop the other builders, which save a checkpoint first, and raise the error of `cause`, the builder that failed.
-
-    After a signal nothing is raised here, because `build` reports the signal.
-    """
+    """Stop the other builders, which save a checkpoint first, and raise the error of `cause`, unless a signal came."""
     for builder in builders:
         if builder.status is None:
             os.kill(builder.pid, signal.SIGTERM)

@@ -28,7 +28,6 @@ def best_of_n(proxy_N: ArrayLike, values_N: ArrayLike, sizes: Sequence[int]) -> 
     Args:
         proxy_N: (N,) scores used for the selection. NaN = unscored: such a sample is left out.
         values_N: (N,) value of each sample, such as its gold reward or length.
-        sizes: values of n ≥ 1.
 
     Returns:
         (len(sizes),) expected values; NaN if n exceeds the number of scored samples.

@@ -66,7 +66,7 @@ def reliability(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
     """Return bins of equal count (up to ties), in order of confidence; unscored pairs are left out.
 
     Args:
-        margin_N: (N,) margins in logits.
+        margin_N: (N,) margins in logits, here and below.
         clusters_N: (N,) prompt of each pair.
         bins: requested number of bins.
     """

@@ -96,12 +96,7 @@ def lower_bound(scores: Sequence[float], *, alpha: float, looks: int) -> float:
 
     The bound is mean − √(log(looks/α) / 2n) (Azuma 1967, Hoeffding 1963). The policy may differ between comparisons.
     If `looks` such bounds are computed, all of them hold at the same time with a probability of at least 1 − α, however
-    one of them is selected.
-
-    Args:
-        scores: score of each comparison in [0, 1], without NaN.
-        alpha: probability that any of the bounds is wrong.
-        looks: number of bounds that are computed in total.
+    one of them is selected. The scores are in [0, 1], without NaN.
     """
     if not len(scores):
         return 0.0

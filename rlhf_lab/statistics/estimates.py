@@ -26,11 +26,9 @@ class Estimate:
 
     Attributes:
         mean: point estimate (of a mean, difference, ratio or rate); NaN if nothing was scored.
-        low, high: confidence bounds; -inf and inf if the data cannot bound the value (for example with one cluster).
-        n: number of scored rows.
-        clusters: number of independent units (prompts, tasks, seeds) among these rows.
-        level: confidence level of the interval.
-        unscored: number of rows left out because they had no score.
+        low, high: bounds at the confidence `level`; -inf and inf if the data cannot bound the value.
+        n, unscored: number of scored rows, and of rows left out because they had no score.
+        clusters: number of independent units (prompts, tasks, seeds) among the scored rows.
     """
 
     mean: float
@@ -52,12 +50,10 @@ class Estimate:
 
     @property
     def bounded(self) -> bool:
-        """True if the interval is finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
     def excludes_zero(self) -> bool:
-        """True if the interval does not contain 0."""
         return self.low > 0 or self.high < 0
 
     def within(self, low: float, high: float) -> Estimate:

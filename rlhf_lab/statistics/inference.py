@@ -36,8 +36,7 @@ def clustered_mean(values_N: ArrayLike, clusters_N: ArrayLike, *, min_sd_N: Arra
     With one row per cluster this is the ordinary t interval. With one cluster the interval is infinite.
 
     Args:
-        values_N: (N,) scores; NaN = unscored.
-        clusters_N: (N,) cluster of each row (prompt, task or seed), of any hashable type.
+        clusters_N: (N,) cluster of each row (prompt, task or seed), of any hashable type; so in all functions here.
         min_sd_N: (N,) lower bound on the standard deviation of each value; see `paired_difference`.
     """
     scored_N = ~np.isnan(floats(values_N))
@@ -69,8 +68,6 @@ def paired_difference(
     The bound is continuous in the data: equal differences get the same result as nearly equal ones.
 
     Args:
-        a_N, b_N: (N,) scores of the two sides, row by row.
-        clusters_N: (N,) cluster of each pair.
         min_sd_N: (N,) lower bound on the standard deviation of each difference; None computes it with `min_sd` as for
             values without a stated error.
     Raises:
@@ -139,10 +136,6 @@ def min_sd(values_N: ArrayLike, errors_N: ArrayLike | None = None) -> FloatArray
     """Return a lower bound on the standard deviation, (N,), of each of N repeated measurements.
 
     It is `MEASURED_SHARE` of the standard error if one is stated, else `RESOLUTION` of the absolute value.
-
-    Args:
-        values_N: (N,) measured values.
-        errors_N: (N,) standard error of each value; NaN or None if it has none.
     """
     values_N = floats(values_N)
     errors_N = np.full(values_N.shape, np.nan) if errors_N is None else floats(errors_N)
@@ -178,10 +171,6 @@ def unpaired_difference(a_N: ArrayLike, a_clusters_N: ArrayLike, b_M: ArrayLike,
     Welch's t test (Welch 1947) with the CR1 standard errors of the two sides, s_a and s_b, on G_a and G_b clusters:
         (ā − b̄) / √(s_a² + s_b²),   ν = (s_a² + s_b²)² / (s_a⁴/(G_a − 1) + s_b⁴/(G_b − 1))
     With one row per cluster this is the ordinary Welch test. `paired_difference` has more power for paired rows.
-
-    Args:
-        a_N, b_M: (N,) and (M,) scores of the two sides; NaN = unscored.
-        a_clusters_N, b_clusters_M: cluster of each row.
     """
     a_values, a_cluster, a_unscored = _scored_rows(a_clusters_N, a_N)
     b_values, b_cluster, b_unscored = _scored_rows(b_clusters_M, b_M)
@@ -232,11 +221,7 @@ def ratio_of_means(numerator_N: ArrayLike, denominator_N: ArrayLike, clusters_N:
 
     Linearised residual (Cochran 1977, §2.11): e_i = (x_i − R·d_i) / d̄; V is that of a clustered mean of e. The
     delta method fails if the denominator is not clearly different from zero. The interval is therefore infinite if the
-    interval of the denominator contains 0, as Fieller's interval would be.
-
-    Args:
-        numerator_N, denominator_N: (N,) values per row; a row counts if both are scored.
-        clusters_N: (N,) cluster of each row.
+    interval of the denominator contains 0, as Fieller's interval would be. A row counts if both values are scored.
     """
     numerator_N, denominator_N = floats(numerator_N), floats(denominator_N)
     missing_N = np.isnan(numerator_N) | np.isnan(denominator_N)
@@ -264,11 +249,6 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
 
     Simulated coverage with 3 to 40 clusters of 20 rows is 0.94–0.99. It falls to 0.87–0.90 if a few clusters contain
     all successes (rate 0.05 with a correlation of 0.2 or more within clusters): V is then underestimated with the rate.
-
-    Args:
-        outcomes_N: (N,) outcomes 0 or 1; NaN = unscored.
-        clusters_N: (N,) cluster of each row.
-        level: confidence level.
     """
     outcomes_N, cluster_N, unscored = _scored_rows(clusters_N, outcomes_N)
     if np.any((outcomes_N != 0) & (outcomes_N != 1)):
@@ -282,11 +262,6 @@ def clustered_fraction(values_N: ArrayLike, clusters_N: ArrayLike, *, trials: in
     A fraction of several 0/1 outcomes varies less than a single outcome. The effective sample size n* (Korn & Graubard
     1998) may therefore exceed the number of rows; its maximum is `trials`. If all rows are 0, or all are 1, n* is the
     number of clusters: the interval of 0 of 20 prompts is [0, 0.16] and not exactly 0.
-
-    Args:
-        values_N: (N,) fractions; NaN = unscored.
-        clusters_N: (N,) cluster of each row.
-        trials: total number of 0/1 outcomes behind all fractions.
     """
     values_N, cluster_N, unscored = _scored_rows(clusters_N, values_N)
     if np.any((values_N < 0) | (values_N > 1)):
@@ -330,11 +305,8 @@ def mcnemar_exact(b: int, c: int) -> float:
     """Return the two-sided p-value of the exact McNemar test (McNemar 1947).
 
     If the two sides do not differ, each discordant task is a fair coin flip. The p-value is therefore that of the
-    binomial test of b in b + c at ½. Two discordant tasks cannot give less than p = 0.5.
-
-    Args:
-        b: number of tasks that only the first solved.
-        c: number of tasks that only the second solved.
+    binomial test of b in b + c at ½, for b tasks that only the first solved and c that only the second solved. Two
+    discordant tasks cannot give less than p = 0.5.
     """
     if b < 0 or c < 0:
         raise NumericError(f"discordant counts must be ≥ 0, not {b} and {c}")

@@ -179,7 +179,6 @@ def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayL
     Args:
         d_N, gain_N: (N,) distances √KL and gains over the reference of the same run.
         seed_N: (N,) seed of each point, of any hashable type.
-        draws: number of bootstrap resamples.
     Raises:
         NumericError: no seed has policies at two distances.
     """

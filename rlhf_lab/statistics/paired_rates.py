@@ -40,7 +40,6 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
     t test of prompt means, clustered. The interval is that of the t test in both cases.
 
     Args:
-        a, b: scores of the two policies.
         cluster_of: prompt → cluster, for prompts that share errors, such as tasks of one template. A prompt without an
             entry is a cluster of its own.
     """

@@ -41,12 +41,7 @@ class AgentComparison:
 
 
 def compare_agents(outcomes: Mapping[str, Outcomes], template_of: Mapping[Any, Hashable]) -> list[AgentComparison]:
-    """Compare every pair of agents, as one family of tests.
-
-    Args:
-        outcomes: agent → task → its scored attempts.
-        template_of: task → template; a task without an entry is a unit of its own.
-    """
+    """Compare every pair of agents, as one family of tests; a task without a template is a unit of its own."""
     pairs = list(combinations(outcomes, 2))
     comparisons = [paired_by_task(outcomes[first], outcomes[second], template_of) for first, second in pairs]
     adjusted = holm([comparison.p_value for comparison in comparisons])
@@ -117,10 +112,7 @@ def mcnemar_power(n: int, gain: float, loss: float) -> float:
     (gain + loss)) of them. The test rejects if c or d − c is at most k_d, the maximum k with
     2·P(Binomial(d, ½) ≤ k) ≤ α = 1 − LEVEL.
 
-    Args:
-        n: number of tasks.
-        gain: probability that only the second agent solves a task.
-        loss: probability that only the first agent solves a task.
+    `gain` is the probability that only the second agent solves a task, `loss` that only the first one does.
     """
     discordant = gain + loss
     if n < 1 or gain < 0 or loss < 0 or discordant > 1 + 1e-12:

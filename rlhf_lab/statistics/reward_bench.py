@@ -85,7 +85,7 @@ class TiesPrompt:
     Attributes:
         number: id of the question; a reference and a tied prompt with the same id belong together.
         tied: True if the prompt has several right answers; a reference prompt has one.
-        right_K, wrong_K: scores of the right and of the wrong completions.
+        right_K, wrong_K: scores of the completions.
     """
 
     number: int

@@ -76,8 +76,7 @@ class Looks:
     """Mean difference at every look.
 
     Attributes:
-        mean_L: (…, L) mean over the independent differences so far.
-        error_L: (…, L) its standard error, ≥ 0.
+        mean_L, error_L: (…, L) mean over the independent differences so far, and its standard error ≥ 0.
         count_L: (…, L) or (L,) number of differences; it must not fall from look to look.
     """
 

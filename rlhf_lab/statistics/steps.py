@@ -34,7 +34,6 @@ def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters
 
     Args:
         predicted_N, truth_N: (N,) index of the first wrong step, `NO_ERROR` for none.
-        clusters_N: (N,) prompt of each solution.
     """
     predicted, truth, clusters = np.asarray(predicted_N), np.asarray(truth_N), cluster_labels(clusters_N)
     rows = len(truth)
@@ -94,8 +93,7 @@ def cross_fitted(
 
     Args:
         half_N: True for the rows of one half; no prompt is in both halves.
-        choose: function from the mask of the rows it may use to a threshold.
-        apply: function from (row, threshold) to the value.
+        choose, apply: functions from the mask of usable rows to a threshold, and from (row, threshold) to the value.
     """
     half = np.asarray(half_N, dtype=bool)
     # chosen on the other half: a threshold fits the rows that it was chosen on better than new ones

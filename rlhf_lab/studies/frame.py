@@ -57,10 +57,7 @@ class Study:
         replication: what differs between the study's seeds besides training.
         labels: swept key → labels of its values: a text with "{}", or value → text.
         arms: name of an arm → its settings, if the study compares arms.
-        fronts: pairs of metrics with a margin, as `study_settings.ParetoSettings` in plain values.
-        correlations: claimed correlations, as `study_settings.CorrelationSettings` in plain values.
-        rates: claimed rates, as `study_settings.RateSettings` in plain values.
-        crossings: metrics at growing positions, as `study_settings.CrossingSettings` in plain values.
+        fronts, correlations, rates, crossings: plain values of `ParetoSettings` and so on in `study_settings`.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         worlds: completed job → `StoredRun.world`.
         log: looks of a study that stops when its claims are decided; None for a study with a fixed list of seeds.
@@ -262,8 +259,7 @@ def _read_job(
 ) -> tuple[dict[str, Any], StoredRun | None]:
     """Return the table row of one job (status, error, run path, metrics) and its run, if it has one.
 
-    Args:
-        planned_run: directory in which the job's result is, or will be, stored.
+    `planned_run` is the directory in which the job's result is, or will be, stored.
     """
     row: dict[str, Any] = {"index": index, "status": NOT_RUN, "error": "", "run": None, "changed": ""}
     for name in metrics:

@@ -46,11 +46,7 @@ class ParetoLevel:
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Levels of a study by two metrics.
-
-    Attributes:
-        margin: how much worse a level may be in one metric and still dominate, in units of the metrics.
-    """
+    """Levels of a study by two metrics, of which one may be worse by the margin in a level that dominates."""
 
     metrics: tuple[str, str]
     margin: float

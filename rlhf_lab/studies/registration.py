@@ -100,10 +100,6 @@ class Registration:
 
         Claims that are registered already keep their entry. A claim that vanished is withdrawn, or forgotten if no seed
         was looked at since it was registered.
-
-        Args:
-            meanings: the meanings of the present claims of all kinds.
-            date: time of the registration.
         """
         seen = self.seen
         entries = {entry.hash: entry for entry in self.entries}
@@ -176,12 +172,7 @@ def without_job_settings(meaning: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a claim says, in a form that does not depend on how it is written; sorted by key.
-
-    Args:
-        plan: content of study.json.
-        claim: one of its `predicts`.
-    """
+    """Return what one of the `predicts` of a plan (study.json) says, however it is written; sorted by key."""
     is_equivalence = claim["direction"] == "same"
     published = claim.get("published")
     level = level_name(claim["level"])
@@ -252,10 +243,7 @@ def _all_arms(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _job_settings(jobs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a hash of the settings of jobs, without their seeds, as a part of a claim's meaning.
-
-    It is empty for jobs of studies written before their settings were recorded.
-    """
+    """Return a hash of the settings of jobs as a part of a claim's meaning; empty for jobs of older studies."""
     settings = sorted({job["settings"] for job in jobs if "settings" in job})
     return {JOB_SETTINGS: fingerprint(settings)} if settings else {}
 
@@ -287,10 +275,8 @@ def baseline_level(plan: Mapping[str, Any]) -> str:
 
 
 def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registration:
-    """Register the claims of a study that is about to run, and return its registration.
+    """Register the claims of a study that is about to run, whose plan will be written, and return its registration.
 
-    Args:
-        plan: content of study.json that will be written.
     Raises:
         ArtifactError: the file of the registration is damaged.
     """

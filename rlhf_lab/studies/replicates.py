@@ -190,10 +190,7 @@ def within_rate_bounds(comparison: Comparison) -> Comparison:
 
 
 def _prompt_variance(errors_N: FloatArray) -> float:
-    """Return the variance that shared prompts add to a mean over runs.
-
-    It is that of one run, because more runs on the same prompts do not reduce it.
-    """
+    """Return the variance that shared prompts add to a mean over runs: that of one run, which more do not reduce."""
     stated_N = errors_N[~np.isnan(errors_N)]
     return float(np.square(stated_N).mean()) if stated_N.size else 0.0
 
@@ -233,13 +230,7 @@ def _add_prompt_error_to_difference(comparison: Comparison, errors_N: FloatArray
 
 @dataclass(frozen=True)
 class ScaledPairs:
-    """Pairs of runs of two levels on the scale of a metric, (N,) each.
-
-    Attributes:
-        a_N, b_N: values of the two sides.
-        sd_N: lower bound on the standard deviation of each difference.
-        seed_N: seed of each pair.
-    """
+    """Values of paired runs on the scale of a metric, lower bounds on the sd of their differences, and seeds, (N,)."""
 
     a_N: FloatArray
     b_N: FloatArray

@@ -86,10 +86,6 @@ def replication(stages: Sequence[Stage], jobs: Sequence[Mapping[str, Any]]) -> R
 
     Jobs that agree in every swept setting except the seed are repetitions of each other. A setting with fewer distinct
     values than such jobs have seeds is the same for several of them.
-
-    Args:
-        stages: last stage of each job.
-        jobs: swept settings of each job.
     """
     repetitions: dict[str, dict[int, dict[str, str]]] = {}  # swept settings without the seed → seed → its sources
     for stage, job in zip(stages, jobs, strict=True):

@@ -28,7 +28,6 @@ class SearchTrial:
         values: searched key → value.
         status: status of its run, or RUNNING.
         score: value of the goal's metric; None if the trial is not complete.
-        run: directory of its run; None if it has none.
     """
 
     index: int

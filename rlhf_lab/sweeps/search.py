@@ -152,9 +152,7 @@ class SettingsSearch:
     def run_trial(self, trial: SearchTrial, *, is_first: bool) -> SearchTrial:
         """Run a trial, and return it with its outcome.
 
-        Args:
-            is_first: True if no trial has had a score so far. A trial without the metric is then an error, because the
-                others would lack it too.
+        Without any score so far (`is_first`), a trial without the metric is an error: the others would lack it too.
         """
         stage = self._stage(trial.values, self.command.configs[0].seed)
         record = self._run_job(stage, self.directory / "trials" / str(trial.index))
@@ -168,10 +166,7 @@ class SettingsSearch:
         return dataclasses.replace(trial, status=status, score=score, run=record["run"], error=error)
 
     def _score(self, stage: artifacts.Stage, *, is_first: bool) -> float | None:
-        """Return the value of the metric that the search optimises (`study.goal`).
-
-        None if the run has none, see `run_trial`.
-        """
+        """Return the value of the metric of `study.goal`; None if the run has none, see `run_trial`."""
         from rlhf_lab.results.rundir import read_run
 
         name, run = self.study.metrics[0], read_run(stage.directory)
@@ -196,11 +191,7 @@ class SettingsSearch:
         return record_job(directory, work)
 
     def _stage(self, values: Mapping[str, Any], seed: int, level: str = "") -> artifacts.Stage:
-        """Return the stage of the command with some values and a seed.
-
-        Args:
-            level: compared level, if the stage belongs to the confirmation.
-        """
+        """Return the stage of the command with some values and a seed, or of a compared level of the confirmation."""
         words = [*self._shared_words(), "study=null", f"seed={seed}", *_overrides(values)]
         config = compose.check_command(words, self.config_dir).configs[0]
         if self.command.configs[0].question:
@@ -245,11 +236,7 @@ class SettingsSearch:
         console.inform(f"  {name}: {words}: {state.goal.metric} {trial.score:.4g}; {note}", soft_wrap=True)
 
     def plan_confirmation(self, best: Mapping[str, Any]) -> Confirmation:
-        """Return the jobs of the confirmation. The seeds follow the seed of the trials, which selected the best one.
-
-        Args:
-            best: values of the best trial; empty before there is one.
-        """
+        """Return the jobs of the confirmation. The seeds follow the seed of the trials, which selected the best one."""
         first = self.command.configs[0].seed + 1
         jobs, stages = [], []
         for level, values in ((DEFAULT, {}), (BEST, best)):

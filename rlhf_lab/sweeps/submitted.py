@@ -101,9 +101,6 @@ def followed(launcher: str) -> Iterator[list[str | None]]:
     """Make submitit's launcher wait for every job in this block; on an interrupt, stop the jobs after they have saved.
 
     Yields a list with one entry per job, in order: the reason if it left no result, else None.
-
-    Args:
-        launcher: `submitit_slurm` or `submitit_local`.
     """
     on_slurm = launcher == "submitit_slurm"
     job_class = SlurmJob if on_slurm else LocalJob

@@ -275,10 +275,6 @@ def _write_plan(
 def continued_log(directory: Path, registration: Registration, seeds: Sequence[int]) -> LookLog:
     """Return the log with which a study starts: the looks of an earlier run that had some of its claims, else none.
 
-    Args:
-        directory: the study directory.
-        registration: registration of the present claims.
-        seeds: all seeds that may run, in order.
     Raises:
         ConfigError: a claim that was looked at would start again with other seeds.
     """
@@ -339,11 +335,7 @@ def _hydra_arguments(
 
 
 def _runs_here(command: compose.Command, arguments: Sequence[str]) -> bool:
-    """Return True if the jobs run in this process, one after another.
-
-    Args:
-        arguments: Hydra's command line, to which `_hydra_arguments` may have added joblib.
-    """
+    """Return True if the jobs run in this process, one after another."""
     if "hydra/launcher=joblib" in arguments:  # with a single process, joblib calls its jobs directly
         return os.environ[PROCESSES] == "1"
     return _chosen_launcher(command) in (None, "basic")

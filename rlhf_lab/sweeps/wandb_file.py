@@ -31,7 +31,6 @@ def sweep_config(
     """Return the content of the sweep file.
 
     Args:
-        command: command of a study, or with swept values.
         continuous: swept keys that are searched between their minimum and maximum, not only at the listed values.
         runs: maximum number of runs; without it `random` and `bayes` continue until they are stopped.
     Raises:

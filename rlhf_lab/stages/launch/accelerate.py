@@ -44,12 +44,7 @@ PARALLELISM = {"TP": "tensor parallelism", "CP": "context parallelism", "SP": "s
 
 @dataclass(frozen=True)
 class LaunchSetting:
-    """One setting of rlhf_lab that accelerate's settings determine.
-
-    Attributes:
-        key, value: setting and value, as in an override.
-        source: setting of accelerate that it comes from.
-    """
+    """One setting of rlhf_lab, and the setting of accelerate that determines it (`source`)."""
 
     key: str
     value: str
@@ -87,11 +82,8 @@ def overrides(
 ) -> list[LaunchSetting]:
     """Return the settings that accelerate adds to a command. Like typed settings, they replace those of the recipe.
 
-    Raises ConfigError with one message for each typed setting that contradicts accelerate's.
-
-    Args:
-        typed: overrides of the command.
-        strategy_of: returns the kind of `sharding` of a composed command.
+    `strategy_of` returns the kind of `sharding` of a composed command. Raises ConfigError with one message for each
+    typed setting that contradicts accelerate's.
     """
     if not started(environment):
         return []

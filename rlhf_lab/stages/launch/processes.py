@@ -101,8 +101,7 @@ def check_launch(checked: root.Config) -> None:
 def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
     """Build a stage with `count` processes and return the content of result.json.
 
-    If one of them runs out of memory and smaller micro-batches are allowed, all processes restart from the last
-    checkpoint.
+    If one of them runs out of memory and may use smaller micro-batches, all restart from the last checkpoint.
     """
     micro_batch_tokens: int | None = None
     while True:
@@ -210,11 +209,7 @@ def _cause(failed: dict[int, int], reports: Path) -> int:
 
     A process killed by a signal comes first: its peers report a lost connection, and it writes no report. SIGABRT does
     not count, because a process may abort when it loses a peer. Otherwise it is the process that failed earliest by its
-    own report. The order in which exits are observed is no evidence, because two may be observed at once.
-
-    Args:
-        failed: rank → exit status, not empty.
-        reports: directory in which the workers left `error_RANK.json`.
+    own report (`error_RANK.json`). The order in which exits are observed is no evidence.
     """
     for rank, code in failed.items():
         if code < 0 and -code != signal.SIGABRT:
