@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import wave
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,20 @@ import numpy as np
 from rlhf_lab.statistics.inference import clustered_mean
 
 POLICIES = ("SFT", "one-pass DPO", "iteration 1", "iteration 2", "iteration 3")
+
+
+@contextmanager
+def edited(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object of a file, and write it back with the changes."""
+    content = json.loads(file.read_text())
+    yield content
+    file.write_text(json.dumps(content))
+
+
+def edit_json(file: Path, values: Mapping[str, Any]) -> None:
+    """Change values of the JSON object of a file."""
+    with edited(file) as content:
+        content |= values
 
 
 def sample_rows(

@@ -45,11 +45,6 @@ class Crossing:
     high: float
     seeds: int
 
-    @property
-    def located(self) -> bool:
-        """True if there is one crossing, and its interval lies within the measured positions."""
-        return self.direction in ("up", "down") and math.isfinite(self.low) and math.isfinite(self.high)
-
 
 def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_K: ArrayLike | None = None) -> Crossing:
     """Return the crossing of the mean difference with 0.

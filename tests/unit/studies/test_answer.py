@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from support import planned
+from synthetic_runs import edit_json
 
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.packs import named
@@ -31,8 +32,7 @@ def change(directory: Path, kind: str, recipe: str = "", **result: object) -> Pa
     """The same run as if another algorithm had made it."""
     config = (directory / "config.yaml").read_text().replace("kind: dpo_iterative", f"kind: {kind}")
     (directory / "config.yaml").write_text(config)
-    manifest = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(json.dumps(manifest | {"recipe": recipe or kind}))
+    edit_json(directory / "manifest.json", {"recipe": recipe or kind})
     stored = json.loads((directory / "result.json").read_text())
     (directory / "result.json").write_text(json.dumps(stored | result))
     return directory

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from synthetic_runs import edited
 
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import DataError
@@ -65,10 +66,9 @@ def test_proxies_of_two_rewards_are_not_tested(make_study, tmp_path):
 
 def without(study: Path, factor: str) -> Path:
     """The study as if it had never set the factor."""
-    plan = json.loads((study / "study.json").read_text())
-    for job in plan["jobs"]:
-        del job["overrides"][factor]
-    (study / "study.json").write_text(json.dumps(plan))
+    with edited(study / "study.json") as plan:
+        for job in plan["jobs"]:
+            del job["overrides"][factor]
     return study
 
 
@@ -85,9 +85,8 @@ def test_repeats_of_one_seed_are_no_runs_of_their_own(make_study, tmp_path):
 def test_a_job_with_two_partners_is_not_tested(make_study, tmp_path):
     a = make_study(seeds=2).rename(tmp_path / "first")
     b = make_study(seeds=2).rename(tmp_path / "second")
-    plan = json.loads((a / "study.json").read_text())
-    for index, job in enumerate(plan["jobs"]):  # A sweeps another factor within one seed, which B does not set
-        job["overrides"] |= {"seed": 0, "algorithm.beta": index}
-    (a / "study.json").write_text(json.dumps(plan))
+    with edited(a / "study.json") as plan:
+        for index, job in enumerate(plan["jobs"]):  # A sweeps another factor within one seed, which B does not set
+            job["overrides"] |= {"seed": 0, "algorithm.beta": index}
     jobs = compared_jobs(read_study(a), read_study(b), "mixed")
     assert (jobs.test, len(jobs.a), len(jobs.b)) == ("none", 2, 2)

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 from support import paired_over_seeds
-from synthetic_runs import write_study
+from synthetic_runs import edit_json, write_study
 from test_compare import responses, write_run
 
 from rlhf_lab.core.errors import DataError
@@ -164,8 +164,7 @@ def test_numbers_without_rows_are_tested_from_their_intervals(tmp_path):
 def of_world(directory, name, **data):
     """The same run, measured on other data."""
     file = directory / "manifest.json"
-    manifest = json.loads(file.read_text())
-    file.write_text(json.dumps(manifest | {"data": {"name": name}}))
+    edit_json(file, {"data": {"name": name}})
     config = directory / "config.yaml"
     config.write_text(config.read_text() + yaml.safe_dump({"data": {"kind": name, **data}}))
     return directory

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from synthetic_runs import edit_json
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports import sections
@@ -111,8 +110,7 @@ def test_sections_without_content_are_left_out(make_run, make_study):
 
 def with_metrics(directory, numbers: dict[str, float]):
     metrics = {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in numbers.items()}
-    result = json.loads((directory / "result.json").read_text())
-    (directory / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
+    edit_json(directory / "result.json", {"metrics": metrics})
     return read_run(directory)
 
 

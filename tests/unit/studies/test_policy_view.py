@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pandas as pd
+from synthetic_runs import edited
 
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.study.job_pairs import MAX_TESTS, job_pairs
@@ -39,12 +40,11 @@ def test_without_gold_over_optimisation_is_unknown(make_study):
 def test_jobs_of_a_study_without_seeds_are_no_repetitions(make_study):
     """Two learning rates of a level have the command's seed, so they give no interval over seeds."""
     directory = make_study(seeds=2)
-    plan = json.loads((directory / "study.json").read_text())
-    for job in plan["jobs"]:
-        job["overrides"]["algorithm.lr"] = (0.1, 0.3)[job["overrides"].pop("seed")]
-        manifest = directory / f"jobs/{job['index']}/run/manifest.json"
-        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"seed": 7}))
-    (directory / "study.json").write_text(json.dumps(plan))
+    with edited(directory / "study.json") as plan:
+        for job in plan["jobs"]:
+            job["overrides"]["algorithm.lr"] = (0.1, 0.3)[job["overrides"].pop("seed")]
+            manifest = directory / f"jobs/{job['index']}/run/manifest.json"
+            manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"seed": 7}))
     study = read_study(directory)
     assert set(study.policies["seed"]) == {7}
     _, count, (gold, *_) = policy_view(study)["last"]["rows"][0]
@@ -60,13 +60,13 @@ def test_replies_of_all_levels_stand_side_by_side(make_study):
 
 def with_prompts_of_their_own(directory):
     """Give every seed of a study prompts of its own, which have the same ids."""
-    plan = json.loads((directory / "study.json").read_text())
-    for job in plan["jobs"]:
-        seed = job["seed"] = job["overrides"]["seed"]
-        file = directory / f"jobs/{job['index']}/run/evaluation.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        file.write_text("".join(json.dumps(row | {"prompt": f"{row['prompt']} (seed {seed})"}) + "\n" for row in rows))
-    (directory / "study.json").write_text(json.dumps(plan))
+    with edited(directory / "study.json") as plan:
+        for job in plan["jobs"]:
+            seed = job["seed"] = job["overrides"]["seed"]
+            file = directory / f"jobs/{job['index']}/run/evaluation.jsonl"
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            named = [row | {"prompt": f"{row['prompt']} (seed {seed})"} for row in rows]
+            file.write_text("".join(json.dumps(row) + "\n" for row in named))
     return directory
 
 

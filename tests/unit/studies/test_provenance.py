@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from synthetic_runs import edit_json
 
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.stages.provenance import Provenance, code_digest, provenance_of
@@ -16,20 +17,15 @@ from rlhf_lab.studies.origin import origin_lines
 CODE = {"rlhf_lab/losses/preference.py:dpo": "aa", "rlhf_lab/training/loop.py:train": "bb"}
 
 
-def edit(path: Path, **values: object) -> None:
-    """Change values of a JSON file."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
 def complete(
     run: Path, sft: str, *, sha: str | None = "0123456789abcdef", created: str = "2030-01-02T03:04:05"
 ) -> None:
     """Give a synthetic run what a real one records: code, machine, CPU time, model size and an earlier stage."""
     needs = {"policy": {"recipe": "sft", "key": "k", "dir": f"elsewhere/{sft}"}}
     machine = {"cores": 2, "cpu_threads": 1, "device": "cpu"}
-    edit(run / "manifest.json", git_sha=sha, created=created, machine=machine, needs=needs)
+    edit_json(run / "manifest.json", {"git_sha": sha, "created": created, "machine": machine, "needs": needs})
     result = json.loads((run / "result.json").read_text())
-    edit(run / "result.json", cpu_seconds=100.0, metrics=result["metrics"] | {"parameters": 212_000})
+    edit_json(run / "result.json", {"cpu_seconds": 100.0, "metrics": result["metrics"] | {"parameters": 212_000}})
     (run / "code.json").write_text(json.dumps({"version": "0.1.0", "definitions": CODE}))
 
 

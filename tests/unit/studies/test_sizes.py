@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from synthetic_runs import edit_json
 
 from rlhf_lab.config import registry
 from rlhf_lab.reports.run.policies import policy_table
@@ -30,9 +29,7 @@ def run(make_run):
         "ranking_accuracy": estimate(0.6, 100, 86),
     }
     stored = {name: value.to_dict() for name, value in metrics.items()}
-    result = json.loads((directory / "result.json").read_text())
-    result["policies"] = [{"name": name, "metrics": stored} for name in ("SFT", "DPO")]
-    (directory / "result.json").write_text(json.dumps(result))
+    edit_json(directory / "result.json", {"policies": [{"name": name, "metrics": stored} for name in ("SFT", "DPO")]})
     (directory / "evaluation.jsonl").write_text("")
     return read_run(directory)
 
