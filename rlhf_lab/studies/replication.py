@@ -44,7 +44,8 @@ class Replication:
             )
         elif self.data == "kept":
             prompts = "; test prompts count as a sample from others of their kind" if self.shares_prompts else ""
-            kept_data = list_in_words([selected for name, selected in DRAWN_BY.items() if self._keeps(name)])
+            keys = {setting.partition("=")[0] for setting in self.kept}
+            kept_data = list_in_words([selected for name, selected in DRAWN_BY.items() if f"data.{name}" in keys])
             text = (
                 f"Parts of the data ({kept_data}) are the same for all {seeds_in_words}: intervals do not cover the "
                 f"effect of changing them{prompts}."
@@ -58,9 +59,6 @@ class Replication:
         if not kept_besides_data:
             return text
         return f"{text} The same for several seeds: {list_in_words(kept_besides_data)}."
-
-    def _keeps(self, name: str) -> bool:
-        return any(setting.partition("=")[0] == f"data.{name}" for setting in self.kept)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "kept": list(self.kept)}
@@ -99,16 +97,12 @@ def replication(stages: Sequence[Stage], jobs: Sequence[Mapping[str, Any]]) -> R
             if len(set(values)) < len(values):
                 kept.setdefault(key, set()).update(values)
     _drop_implied_settings(kept)
-    settings = tuple(_kept_setting(key, values) for key, values in kept.items())
+    # A setting is named with its value if that is the same for all seeds.
+    settings = tuple(f"{key}={next(iter(values))}" if len(values) == 1 else key for key, values in kept.items())
     if not all(stage.config.data.is_generated for stage in stages):
         return Replication("given", settings)
     keeps_data = any(key.startswith("data.") for key in kept)
     return Replication("kept" if keeps_data else "redrawn", settings)
-
-
-def _kept_setting(key: str, values: set[str]) -> str:
-    """Return "key=value" if the setting has the same value for all seeds, else only its key."""
-    return f"{key}={next(iter(values))}" if len(values) == 1 else key
 
 
 def _sources_of_randomness(last: Stage) -> dict[str, str]:
