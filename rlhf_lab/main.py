@@ -384,8 +384,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
         from rlhf_lab.memory.check import memory_lines
         from rlhf_lab.stages import side_by_side
         from rlhf_lab.stages.execute import ensure
-        from rlhf_lab.stages.launch.processes import check_launch
-        from rlhf_lab.stages.launch.threads import set_threads
+        from rlhf_lab.stages.launch.processes import check_launch, set_threads
         from rlhf_lab.training.loop import Interrupted, Paused
 
     check_launch(stage.config)

@@ -26,7 +26,7 @@ from rlhf_lab.packs.judging.judges.label_cost import describe_cost
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource
 from rlhf_lab.reports.comparison.report import default_dir
-from rlhf_lab.statistics.inference import Estimate, format_estimate
+from rlhf_lab.statistics.estimates import Estimate, format_estimate
 
 RESULT, JUDGEMENTS, GRADES = "result.json", "judgements.jsonl", "grades.jsonl"
 
