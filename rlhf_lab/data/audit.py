@@ -35,10 +35,7 @@ PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
     replies.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair, _: not pair.chosen.strip()),
     replies.EMPTY_REJECTED: ("any response beats it, so nothing is learned", lambda pair, _: not pair.rejected.strip()),
     replies.IDENTICAL: ("there is nothing to prefer", lambda pair, _: pair.chosen == pair.rejected),
-    replies.PREFIX: (
-        "the pair differs in length only",
-        lambda pair, _: replies.is_prefix(pair.chosen, pair.rejected),
-    ),
+    replies.PREFIX: ("the pair differs in length only", lambda pair, _: replies.is_prefix(pair.chosen, pair.rejected)),
     replies.NOT_ALTERNATING: (
         "chat templates reject it or merge the turns",
         lambda _, oddities: replies.NOT_ALTERNATING in oddities,

@@ -64,11 +64,7 @@ def build(settings: Mix) -> Corpus:
 
 
 def _mix(
-    settings: Mix,
-    corpora: dict[str, Corpus],
-    split: str,
-    trained_on: set[str],
-    reports: dict[str, LoadReport],
+    settings: Mix, corpora: dict[str, Corpus], split: str, trained_on: set[str], reports: dict[str, LoadReport]
 ) -> list[Pair]:
     """Return the rows of one split in order, and add their counts to `reports`."""
     seed = settings.seed

@@ -105,10 +105,7 @@ def mixed(
     content = f"{own.fingerprint} {fingerprint(train, own.test)}"
     own_reports = {name: report for name, report in own.report.items() if name == "test"}
     return replace(
-        own,
-        train=train,
-        fingerprint=sha256(content.encode()).hexdigest(),
-        report={**own_reports, **reports},
+        own, train=train, fingerprint=sha256(content.encode()).hexdigest(), report={**own_reports, **reports}
     )
 
 

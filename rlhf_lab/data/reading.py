@@ -24,10 +24,7 @@ from rlhf_lab.data.json_text import JsonText
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, SourceRow, describe, non_finite_problem, not_an_object
 
-SUFFIXES = (
-    *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
-    *(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
-)
+SUFFIXES = (*(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"), *(".csv", ".csv.gz", ".tsv", ".tsv.gz"))
 # "owner/name", with a directory and a split: "owner/name/dir:train[:100]"
 HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 

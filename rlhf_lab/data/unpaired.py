@@ -20,11 +20,7 @@ from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, lab
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
 
 EMPTY_REPLY = "empty reply"
-MEANING = {
-    "prompt": "what was asked",
-    "completion": "the response",
-    "label": "true if the response was liked",
-}
+MEANING = {"prompt": "what was asked", "completion": "the response", "label": "true if the response was liked"}
 
 
 def build(settings: Unpaired) -> Corpus:

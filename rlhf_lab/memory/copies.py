@@ -91,25 +91,11 @@ def _copy_of(model: ModelCopies, stage: Stage, policy: ModelShape) -> Copy:
     if model.starts_from == "policy" and shares_base(stage):
         return replace(copy, beside=0)
     if model.starts_from == "reward":  # a critic: its head is trained, so no frozen head is counted
-        return _on_base(
-            copy,
-            stage,
-            stage.needs["reward"],
-            stage.config.model.stored("policy"),
-            head=0,
-        )
+        return _on_base(copy, stage, stage.needs["reward"], stage.config.model.stored("policy"), head=0)
     return copy
 
 
-def _on_base(
-    copy: Copy,
-    stage: Stage,
-    need: Stage | External,
-    expected: Stored,
-    *,
-    head: int,
-    member: int = 0,
-) -> Copy:
+def _on_base(copy: Copy, stage: Stage, need: Stage | External, expected: Stored, *, head: int, member: int = 0) -> Copy:
     """Count a reward model, or a critic that starts from it, as an adapter on the policy's base if it can share it.
 
     Args:
@@ -153,14 +139,7 @@ def reward_copies(stage: Stage) -> list[Copy]:
             copy = Copy(label, shape, stored=_stored(stage, "policy", shape), dispatch=dispatch)
             if shape.outputs and not averages_weights:  # averaged weights are a new model without a base
                 head = shape.outputs * shape.hidden
-                copy = _on_base(
-                    copy,
-                    stage,
-                    need,
-                    copy.stored,
-                    head=head,
-                    member=member,
-                )
+                copy = _on_base(copy, stage, need, copy.stored, head=head, member=member)
             models.append(copy)
     return models
 
@@ -232,12 +211,7 @@ def step_rows(stage: Stage, processes: int) -> Rows:
         return Rows(units, rollout.max_prompt_tokens, response_tokens(stage), prompts)
     width = settings.max_length
     prompts = units if settings.resources.shares_prompts else 0
-    return Rows(
-        settings.rows_per_unit * units,
-        width // 2,
-        width - width // 2,
-        prompts,
-    )
+    return Rows(settings.rows_per_unit * units, width // 2, width - width // 2, prompts)
 
 
 def micro_rows(stage: Stage, processes: int) -> Rows:
@@ -288,12 +262,7 @@ def scored_rows(stage: Stage, tokens: int) -> Rows:
     return Rows(max(1, tokens // (prompt + response)), prompt, response)
 
 
-def gathered_bytes_to_sample(
-    stage: Stage,
-    models: list[Copy],
-    training: Training,
-    processes: int,
-) -> tuple[int, int]:
+def gathered_bytes_to_sample(stage: Stage, models: list[Copy], training: Training, processes: int) -> tuple[int, int]:
     """Return (bytes of a sharded policy that are gathered during all of sampling, bytes gathered block by block).
 
     These are the full policy and 0, or with `sharding.sampling=block` the part outside the blocks and one block.

@@ -77,15 +77,7 @@ def device(checked: Config) -> Device:
     # set by the study that runs several jobs at the same time; they share the main memory, but may have a GPU each
     jobs = int((cuda and os.environ.get(GPU_JOBS)) or os.environ.get(PROCESSES, "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if ranks.launched() > 1 else 0
-    return Device(
-        name,
-        memory,
-        count,
-        cuda,
-        jobs,
-        local,
-        supposed=configured is not None,
-    )
+    return Device(name, memory, count, cuda, jobs, local, supposed=configured is not None)
 
 
 def _vllm_memory_fraction(checked: Config) -> float:

@@ -22,12 +22,7 @@ TENSOR = (1, 2, 4, 8)
 
 
 def work_of(
-    shape: ModelShape,
-    rows: Rows,
-    how: ComputePrecision,
-    training: Training,
-    strategy: str = "none",
-    processes: int = 1,
+    shape: ModelShape, rows: Rows, how: ComputePrecision, training: Training, strategy: str = "none", processes: int = 1
 ) -> Pass:
     """Return the bytes of a micro-batch's forward and backward pass under a strategy."""
     work = train_pass(shape, rows, how, training)
@@ -35,13 +30,7 @@ def work_of(
     return rooted_pass(work, shape, how, training) if rooted else work
 
 
-def update_bytes(
-    shape: ModelShape,
-    rows: Rows,
-    training: Training,
-    strategy: str,
-    processes: int,
-) -> int:
+def update_bytes(shape: ModelShape, rows: Rows, training: Training, strategy: str, processes: int) -> int:
     """Return the peak of one process in an update on its own `rows`, including the entire model state."""
     state = trained_state(shape, training, strategy, processes)
     how = ComputePrecision(training.precision, checkpointing=training.checkpointing, cuda=True)
@@ -49,13 +38,7 @@ def update_bytes(
     return state.resident_bytes + update_peak([work], state.copy, state.gradient_bytes, accumulates=True)
 
 
-def smallest_count(
-    shape: ModelShape,
-    rows: Rows,
-    training: Training,
-    strategy: str,
-    card_bytes: int,
-) -> int | None:
+def smallest_count(shape: ModelShape, rows: Rows, training: Training, strategy: str, card_bytes: int) -> int | None:
     """Return the minimum number of cards on which the update fits, a power of two; None above `MOST_DEVICES`."""
     count = 1
     while count <= MOST_DEVICES:
@@ -78,13 +61,7 @@ class ModelParallelism:
     bytes: int
 
 
-def split_bytes(
-    shape: ModelShape,
-    rows: Rows,
-    training: Training,
-    tensor: int,
-    pipeline: int,
-) -> int:
+def split_bytes(shape: ModelShape, rows: Rows, training: Training, tensor: int, pipeline: int) -> int:
     """Return the bytes of one device under tensor and pipeline parallelism.
 
     The device holds its layers of the pipeline, and the embedding, last norm and head, all sharded by tensor
@@ -117,12 +94,7 @@ def _shape_on_device(shape: ModelShape, tensor: int, pipeline: int) -> ModelShap
     )
 
 
-def smallest_split(
-    shape: ModelShape,
-    rows: Rows,
-    training: Training,
-    card_bytes: int,
-) -> ModelParallelism | None:
+def smallest_split(shape: ModelShape, rows: Rows, training: Training, card_bytes: int) -> ModelParallelism | None:
     """Return the split with the fewest devices that fits, preferring less pipelining; None if no split fits."""
     # layers are split evenly, and each device holds complete attention heads
     stage_counts = range(1, shape.layers + 1)

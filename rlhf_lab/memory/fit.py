@@ -174,11 +174,7 @@ def sharding_changes(stage: Stage, limit: int) -> Iterator[Change]:
 
 
 def _suggestion_if_fits(
-    root: Stage,
-    change: Change,
-    smaller_micro_batches: bool,
-    device: Device,
-    needed: Callable[[Stage], Iterable[Stage]],
+    root: Stage, change: Change, smaller_micro_batches: bool, device: Device, needed: Callable[[Stage], Iterable[Stage]]
 ) -> Suggestion | None:
     """Return the change as a suggestion, with smaller micro-batches where needed; None if a stage does not fit."""
     overrides = dict(change)

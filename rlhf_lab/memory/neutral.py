@@ -99,11 +99,7 @@ def _to_sample(stage: Stage, plan_with: Callable[[Change], StagePlan], share: in
 
 
 def _fewer_rows(
-    stage: Stage,
-    sampled: copies.SampledBatch,
-    beside: Change,
-    plan_with: Callable[[Change], StagePlan],
-    share: int,
+    stage: Stage, sampled: copies.SampledBatch, beside: Change, plan_with: Callable[[Change], StagePlan], share: int
 ) -> Change | None:
     """Halve the number of sampled rows until sampling fits, and return the change; None if one row does not fit.
 

@@ -122,18 +122,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     repeats_prompts = strategy in _IN_STEP or how.attention == "flash_attention_2"
     if rows and (repeats_prompts or not stage.config.algorithm.resources.shares_prompts):
         rows = rows.alone()
-    lines = [
-        _plan_copy(
-            stage,
-            model,
-            training,
-            strategy,
-            processes,
-            rows,
-            how,
-        )
-        for model in models
-    ]
+    lines = [_plan_copy(stage, model, training, strategy, processes, rows, how) for model in models]
     plan = StagePlan(stage, processes, training, lines, rows=rows)
     # memory that no phase releases
     always = plan.resident_bytes
@@ -163,12 +152,7 @@ def arithmetic(stage: Stage, cuda: bool) -> ComputePrecision:
     configured: Any = getattr(stage.config.model, "attention", "auto")
     # `auto` is sdpa if a family supports it. Capped scores are always computed eagerly, see work.py.
     attention: Attention = "sdpa" if configured == "auto" else configured
-    return ComputePrecision(
-        copies.training(stage).precision,
-        attention,
-        stage.config.sharding.checkpointing,
-        cuda,
-    )
+    return ComputePrecision(copies.training(stage).precision, attention, stage.config.sharding.checkpointing, cuda)
 
 
 def _plan_copy(
@@ -184,21 +168,8 @@ def _plan_copy(
     is_policy_sharded = processes > 1 and STRATEGIES[strategy].weights
     full_bytes = gathered_bytes(model.shape, strategy, training.precision) if is_policy_sharded else 0
     if model.trained and rows:
-        state = trained_state(
-            model.shape,
-            training,
-            strategy,
-            copies.shards(stage, processes),
-            beside=model.beside,
-        )
-        work = work_of(
-            model.shape,
-            rows,
-            how,
-            training,
-            strategy,
-            processes,
-        )
+        state = trained_state(model.shape, training, strategy, copies.shards(stage, processes), beside=model.beside)
+        work = work_of(model.shape, rows, how, training, strategy, processes)
         return PlanLine(model, state, work, gathered=full_bytes)
     if model.beside is not None:  # only the frozen values of its adapter and head are its own
         return PlanLine(model, State(WEIGHT * model.beside))
@@ -253,12 +224,7 @@ def _update_bytes(lines: list[PlanLine], accumulates: bool) -> int:
     return largest
 
 
-def _sampler(
-    stage: Stage,
-    models: list[Copy],
-    policy_number: int,
-    full_block: int,
-) -> SamplerMemory | None:
+def _sampler(stage: Stage, models: list[Copy], policy_number: int, full_block: int) -> SamplerMemory | None:
     """Return the memory of the built-in sampler; None for a stage that samples nothing or in other processes.
 
     Args:

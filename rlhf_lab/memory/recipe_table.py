@@ -36,12 +36,7 @@ MODELS = (
 
 def recipe_stage(recipe: str, model: str, rank: int = 0) -> Stage:
     """Return the last stage of a recipe on a published model: GPU, bfloat16, real data. Rank 0 is no adapter."""
-    words = [
-        f"+recipe={recipe}",
-        "model=hf",
-        f"model.path={model}",
-        f"model.lora.rank={rank}",
-    ]
+    words = [f"+recipe={recipe}", "model=hf", f"model.path={model}", f"model.lora.rank={rank}"]
     words += ["data=mini_hh", "runtime.device=cuda", "runtime.dtype=bfloat16"]
     return artifacts.plan(compose.check_command(words).configs[0], recipe)
 

@@ -80,10 +80,7 @@ def stage_lines(plan: StagePlan, device: Device) -> list[str]:
     if memory_limit is not None:
         verdict = "fits" if plan.peak <= memory_limit else "does not fit"
     available = f" of {size(memory_limit)} ({escape(device.name)})" if memory_limit else ""
-    return [
-        f"peak {size(plan.peak)}{available}: {verdict}; peak of each phase: {phases}",
-        *derivation(plan),
-    ]
+    return [f"peak {size(plan.peak)}{available}: {verdict}; peak of each phase: {phases}", *derivation(plan)]
 
 
 def derivation(plan: StagePlan) -> list[str]:

@@ -69,12 +69,7 @@ class ModelShape:
                 "mlp.c_fc": (h, m),
                 "mlp.c_proj": (m, h),
             }
-        attention = {
-            "q_proj": (h, q),
-            "k_proj": (h, kv),
-            "v_proj": (h, kv),
-            "o_proj": (q, h),
-        }
+        attention = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
         if self.experts:
             return attention
         mlp = {"gate_proj": (h, m), "up_proj": (h, m), "down_proj": (m, h)}
@@ -210,10 +205,7 @@ def llama(
 ) -> ModelShape:
     """Return a model of Llama's family; `heads` are the numbers of query heads and of key heads."""
     return ModelShape(
-        *("llama", hidden, layers, *heads, hidden // heads[0], mlp, vocabulary),
-        tied=tied,
-        qkv_bias=qkv_bias,
-        name=name,
+        *("llama", hidden, layers, *heads, hidden // heads[0], mlp, vocabulary), tied=tied, qkv_bias=qkv_bias, name=name
     )
 
 

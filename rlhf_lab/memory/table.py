@@ -153,16 +153,7 @@ def _strategy_grid() -> Grid:
 def _card_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
         row = row_of(shape)
-        counts = [
-            smallest_count(
-                shape,
-                row,
-                FULL,
-                "fsdp_full",
-                card * CARD_GB,
-            )
-            for card in CARDS
-        ]
+        counts = [smallest_count(shape, row, FULL, "fsdp_full", card * CARD_GB) for card in CARDS]
         return [str(count or "–") for count in counts]
 
     header = ("model", *(f"{card} GB" for card in CARDS))

@@ -126,12 +126,7 @@ def load_policy(
     return _refusing_longer_rows(placed(read, device), source)
 
 
-def _stored(
-    model: nn.Module,
-    source: str | Path,
-    weights: Stored,
-    device: str,
-) -> nn.Module:
+def _stored(model: nn.Module, source: str | Path, weights: Stored, device: str) -> nn.Module:
     """Return a loaded model with its weights stored as `weights`.
 
     To 4-bit weights, add the adapters of earlier stages.

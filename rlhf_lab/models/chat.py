@@ -192,11 +192,7 @@ class ChatTemplate:
         return ids, mask
 
     def _turn_start(
-        self,
-        full: str,
-        marked: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        number: int,
+        self, full: str, marked: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, number: int
     ) -> int:
         """Return the offset at which an assistant turn starts in the rendered conversation: the end of its prompt."""
         before = self._render(marked[:number], tools) if number else ""

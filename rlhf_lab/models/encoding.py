@@ -236,10 +236,7 @@ class TokenBatch:
 
     @classmethod
     def from_rows(
-        cls,
-        rows: Sequence[Row],
-        device: torch.device | str = "cpu",
-        masks: Sequence[Sequence[bool]] | None = None,
+        cls, rows: Sequence[Row], device: torch.device | str = "cpu", masks: Sequence[Sequence[bool]] | None = None
     ) -> TokenBatch:
         """Pad rows to the maximum length and number their distinct prompts in order of first appearance.
 

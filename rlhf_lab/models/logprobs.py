@@ -82,13 +82,7 @@ class ResponseStates:
         if not torch.is_grad_enabled():
             # Detached inputs need no gradient, so the function keeps no probabilities for a backward pass.
             inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
-        logps_N = _LinearLogProb.apply(
-            *inputs,
-            self.target_N,
-            1.0 / temperature,
-            truncation,
-            self.cap,
-        )
+        logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation, self.cap)
         return TokenLogps(logps_N, self.row_N, self.rows)
 
 
@@ -108,49 +102,24 @@ def _response_states(model: nn.Module, batch: TokenBatch) -> ResponseStates:
         bias_V = getattr(head, "bias", None)
     else:  # the head scales its logits or has another form: use the logits of the model itself
         x_Nd = causal(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
-        return ResponseStates(
-            x_Nd,
-            None,
-            None,
-            target_N,
-            row_N,
-            len(batch.length_B),
-        )
+        return ResponseStates(x_Nd, None, None, target_N, row_N, len(batch.length_B))
     device = x_Nd.device.type
     if torch.is_autocast_enabled(device):
         # The backward pass runs outside autocast. Inputs are cast here, so that both passes compute in one dtype.
         dtype = torch.get_autocast_dtype(device)
         x_Nd = x_Nd.to(dtype)
         weight_Vd = weight_Vd.to(dtype)
-    return ResponseStates(
-        x_Nd,
-        weight_Vd,
-        bias_V,
-        target_N,
-        row_N,
-        len(batch.length_B),
-        head_cap(model),
-    )
+    return ResponseStates(x_Nd, weight_Vd, bias_V, target_N, row_N, len(batch.length_B), head_cap(model))
 
 
 def token_logps(
-    model: nn.Module,
-    batch: TokenBatch,
-    *,
-    temperature: float = 1.0,
-    truncation: Truncation = EVERYTHING,
+    model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0, truncation: Truncation = EVERYTHING
 ) -> TokenLogps:
     """Return the log-probability of every response token under `model`, float32, differentiable."""
     return within(model, lambda: response_states(model, batch).logps(temperature, truncation))
 
 
-def exact_kl(
-    policy: nn.Module,
-    reference: nn.Module,
-    batch: TokenBatch,
-    *,
-    temperature: float = 1.0,
-) -> torch.Tensor:
+def exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> torch.Tensor:
     """Return KL(policy ‖ reference) of each row in nats, (B,): Σ_t Σ_v π(v|s_t)·(log π(v|s_t) − log π_ref(v|s_t)).
 
     The sum over the vocabulary is exact at every visited state. Averaged over rows sampled from `policy`, it is an
@@ -161,12 +130,7 @@ def exact_kl(
 
 
 @torch.no_grad()
-def _exact_kl(
-    policy: nn.Module,
-    reference: nn.Module,
-    batch: TokenBatch,
-    temperature: float,
-) -> torch.Tensor:
+def _exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, temperature: float) -> torch.Tensor:
     p = response_states(policy, batch)
     q = response_states(reference, batch)
     p_inputs = (p.x_Nd, p.weight_Vd, p.bias_V)
@@ -192,11 +156,7 @@ def _token_kl(z_NV: torch.Tensor, z_ref_NV: torch.Tensor) -> torch.Tensor:
 
 
 def _logits(
-    x_Nd: torch.Tensor,
-    weight_Vd: torch.Tensor | None,
-    bias_V: torch.Tensor | None,
-    chunk: slice,
-    cap: float | None,
+    x_Nd: torch.Tensor, weight_Vd: torch.Tensor | None, bias_V: torch.Tensor | None, chunk: slice, cap: float | None
 ) -> torch.Tensor:
     """Return x Wᵀ + b of the tokens in `chunk`, capped, (n, V), float32, as a new buffer that may be overwritten."""
     if weight_Vd is None:  # x are logits already
@@ -341,13 +301,7 @@ class _LinearLogProb(torch.autograd.Function):
             logps.append(target_z - total.log())
             if keep:
                 kept_for_backward += [z, total]
-        ctx.save_for_backward(
-            x_Nd,
-            weight_Vd,
-            bias_V,
-            target_N,
-            *kept_for_backward,
-        )
+        ctx.save_for_backward(x_Nd, weight_Vd, bias_V, target_N, *kept_for_backward)
         ctx.inv_tau = inv_tau
         ctx.truncation = truncation
         ctx.cap = cap

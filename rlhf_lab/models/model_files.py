@@ -205,12 +205,7 @@ def rope_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
     return min(limits, key=lambda kind_and_limit: kind_and_limit[1], default=None)
 
 
-def rope_problem(
-    where: str,
-    length: int,
-    source: str,
-    limit: tuple[str, int],
-) -> str:
+def rope_problem(where: str, length: int, source: str, limit: tuple[str, int]) -> str:
     """Return the message that rejects rows of `length` tokens, which exceed `rope_limit`.
 
     Args:

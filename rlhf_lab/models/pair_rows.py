@@ -58,11 +58,7 @@ def response_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> t
 
 @torch.no_grad()
 def sequence_logps(
-    model: nn.Module,
-    rows: Sequence[Row],
-    device: str,
-    max_tokens: int = 16384,
-    codebooks: int = 0,
+    model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384, codebooks: int = 0
 ) -> torch.Tensor:
     """Return the log-probability of each response, nats, (N,) on the CPU; (N, codebooks) with codebooks."""
     shape = (len(rows), codebooks) if codebooks else (len(rows),)
@@ -76,12 +72,7 @@ def sequence_logps(
     return logps_N
 
 
-def pair_logps(
-    model: nn.Module,
-    pairs: Sequence[PairRows],
-    device: str,
-    codebooks: int = 0,
-) -> PairLogps:
+def pair_logps(model: nn.Module, pairs: Sequence[PairRows], device: str, codebooks: int = 0) -> PairLogps:
     """Return the log-probabilities of both responses of each pair, without gradient; see `sequence_logps`."""
     alternating_rows = [row for pair in pairs for row in pair]  # chosen, rejected, chosen, …
     logps = sequence_logps(model, alternating_rows, device, codebooks=codebooks)
@@ -128,11 +119,7 @@ def shifted_rows(rows: Sequence[Row], max_length: int) -> list[Row]:
 
 
 def mismatched_kl(
-    model: nn.Module,
-    reference: nn.Module,
-    pairs: Sequence[PairRows],
-    max_length: int,
-    device: str,
+    model: nn.Module, reference: nn.Module, pairs: Sequence[PairRows], max_length: int, device: str
 ) -> torch.Tensor:
     """Return KTO's z_ref (arXiv:2402.01306, §4.1): max(0, mean of log π/π_ref over mismatched rows).
 
@@ -143,12 +130,7 @@ def mismatched_kl(
     return positive_kl(model, reference, mismatched_rows(pairs, max_length), device)
 
 
-def positive_kl(
-    model: nn.Module,
-    reference: nn.Module,
-    rows: Sequence[Row],
-    device: str,
-) -> torch.Tensor:
+def positive_kl(model: nn.Module, reference: nn.Module, rows: Sequence[Row], device: str) -> torch.Tensor:
     """Return max(0, mean of log π/π_ref over the responses of rows), nats, without gradient, shape ()."""
     log_ratio_N = sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)
     return log_ratio_N.mean().clamp(min=0).to(device)

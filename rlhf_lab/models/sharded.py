@@ -97,12 +97,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def divide(
-    model: nn.Module,
-    mesh: Any,
-    *,
-    reshard: bool,
-    reshard_root: bool = False,
-    dtype: torch.dtype | None = None,
+    model: nn.Module, mesh: Any, *, reshard: bool, reshard_root: bool = False, dtype: torch.dtype | None = None
 ) -> None:
     """Shard a model's parameters over the processes of a mesh, block by block, in place.
 
@@ -184,13 +179,7 @@ def normalise_in_float32(block: nn.Module) -> None:
 def _layer_norm(norm: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
     weight = None if norm.weight is None else norm.weight.float()
     bias = None if norm.bias is None else norm.bias.float()
-    return nn.functional.layer_norm(
-        x,
-        norm.normalized_shape,
-        weight,
-        bias,
-        norm.eps,
-    )
+    return nn.functional.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
 
 
 def free_gathered(model: nn.Module) -> None:
@@ -295,13 +284,7 @@ def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         # no random state is saved for the recomputation, because models are loaded without dropout
-        return checkpoint(
-            forward,
-            *args,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            **kwargs,
-        )
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
     return run
 

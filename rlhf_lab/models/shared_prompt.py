@@ -32,12 +32,7 @@ CAN_TAKE_TWO_PASSES = "_rlhf_lab_can_take_two_passes"
 CAN_PACK = "_rlhf_lab_can_pack"
 SHARE_FROM = 0.1
 """Minimum fraction of a batch's token slots that a second pass, or packing, must save to be used."""
-TRIAL_ROWS = [
-    ([1, 2, 3], [4, 5]),
-    ([1, 2, 3], [6, 7, 8]),
-    ([2, 3], [4]),
-    ([2, 3], [5, 6]),
-]
+TRIAL_ROWS = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8]), ([2, 3], [4]), ([2, 3], [5, 6])]
 """Token ids of prompts and responses on which a layout is tried before use. Their lengths differ, so that the trial
 covers padding and positions as well."""
 ROUNDING = 0.05
@@ -65,12 +60,7 @@ def computed_as(layout: RowLayout) -> Iterator[None]:
         _prescribed.reset(token)
 
 
-def hidden_states(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
-) -> torch.Tensor:
+def hidden_states(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     """Return the last hidden state of `backbone` at column − 1 of each (row, column), (N, d)."""
     layout, packing = _cheapest_layout(backbone, batch)
     if packing is not None:
@@ -114,13 +104,7 @@ def _kept_blocks(backbone: nn.Module) -> int:
     return config.get_text_config().num_hidden_layers if keeps_all else 1
 
 
-def best_packing(
-    config: Any,
-    batch: TokenBatch,
-    unpacked: RowLayout,
-    *,
-    kept_blocks: int = 1,
-) -> Packing | None:
+def best_packing(config: Any, batch: TokenBatch, unpacked: RowLayout, *, kept_blocks: int = 1) -> Packing | None:
     """Return the packing with the lowest cost; None if padded rows, or two passes over them, cost less.
 
     What is kept for the backward pass never exceeds the planned memory, which is that of padded rows or of two passes
@@ -230,22 +214,13 @@ def _two_pass_slots(batch: TokenBatch) -> int:
     return prompt_slots + response_slots
 
 
-def _full_rows(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
-) -> torch.Tensor:
+def _full_rows(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     body: Any = backbone
     return body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
 
 
 def _packed(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    packing: Packing,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
+    backbone: nn.Module, batch: TokenBatch, packing: Packing, row_N: torch.Tensor, column_N: torch.Tensor
 ) -> torch.Tensor:
     """Compute `hidden_states` in one pass over packed rows."""
     body: Any = backbone
@@ -265,10 +240,7 @@ def _attention_dtype(backbone: nn.Module) -> torch.dtype:
 
 
 def _prompts_then_responses(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
+    backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor
 ) -> torch.Tensor:
     """Compute `hidden_states` in two passes: over the P distinct prompts, then over S slots of each row.
 
@@ -301,11 +273,7 @@ def _prompts_then_responses(
     sees_response_BSS = causal_SS.expand(len(position_BS), -1, -1)
     mask = torch.cat([sees_prompt_BST, sees_response_BSS], dim=2)[:, None]
     responses_BSd = body(
-        input_ids=tokens_BS,
-        past_key_values=cache,
-        position_ids=position_BS,
-        attention_mask=mask,
-        use_cache=True,
+        input_ids=tokens_BS, past_key_values=cache, position_ids=position_BS, attention_mask=mask, use_cache=True
     ).last_hidden_state
     states_BSd = torch.cat([prompt_end_Bd[:, None], responses_BSd], dim=1)
     return states_BSd[row_N, slot_N]

@@ -40,11 +40,7 @@ class StepRow:
 
 
 def step_row(
-    encoder: Encoder,
-    prompt: str,
-    response: str,
-    lines: Sequence[tuple[int, int]],
-    max_length: int,
+    encoder: Encoder, prompt: str, response: str, lines: Sequence[tuple[int, int]], max_length: int
 ) -> StepRow:
     """Encode a row as all other stages do, with the token at which each of its lines ends.
 

@@ -11,11 +11,7 @@ MaskedRow = tuple[Row, list[bool]]
 
 
 def conversation_row(
-    encoder: Encoder,
-    prompt: str,
-    response: str,
-    max_length: int,
-    learn_from: int | None = None,
+    encoder: Encoder, prompt: str, response: str, max_length: int, learn_from: int | None = None
 ) -> MaskedRow:
     """Encode a prompt and a response, with earlier assistant turns of the prompt in the loss, except for empty ones.
 
