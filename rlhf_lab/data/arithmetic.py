@@ -7,12 +7,11 @@ both responses of a pair may be wrong, and there is no `p_chosen`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.loading import fingerprint, sampled_splits
+from rlhf_lab.data.loading import sampled_splits, world_corpus
 from rlhf_lab.data.world_settings import ArithmeticData
 from rlhf_lab.environments.arithmetic.world import VERSION, ArithmeticWorld
 
@@ -29,18 +28,10 @@ def build(settings: ArithmeticData) -> Corpus:
     )
     sizes = settings.train_problems, settings.test_problems
     pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
-    # repr(settings) includes settings that do not change the texts, e.g. the oracle's temperature
-    content = f"arithmetic world {VERSION} {settings!r} {fingerprint(**pairs)}"
-    return Corpus(
-        name="arithmetic",
-        train=pairs["train"],
-        test=pairs["test"],
-        fingerprint=sha256(content.encode()).hexdigest(),
-        oracle=world,
-        # both splits: rewards read the answers of train prompts, metrics those of test prompts
-        answers={pair.prompt: pair.meta["answer"] for split in pairs.values() for pair in split},
-        report=report,
-    )
+    # both splits: rewards read the answers of train prompts, metrics those of test prompts
+    answers = {pair.prompt: pair.meta["answer"] for split in pairs.values() for pair in split}
+    described = f"arithmetic world {VERSION}"
+    return world_corpus("arithmetic", described, settings, pairs, report, oracle=world, answers=answers)
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:

@@ -50,6 +50,8 @@ class FileSettings(DataSettings):
     keyed_if_set: ClassVar[tuple[str, ...]] = ("shuffle_buffer", "shuffle_seed")
     fixed_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that every row must have, if no setting names them."""
+    column_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that name a column of the conversation."""
     path: str = ""
     test_path: str | None = None
     test_fraction: Annotated[float, Gt(0), Le(1)] = 0.1
@@ -85,7 +87,7 @@ class FileSettings(DataSettings):
 
     def text_columns(self) -> tuple[str, ...]:
         """Return the columns of the conversation; the other columns are metadata."""
-        return self.fixed_columns
+        return (*self.fixed_columns, *(getattr(self, setting) for setting in self.column_settings))
 
     @property
     def reads_file(self) -> bool:
@@ -133,13 +135,11 @@ class Pairs(FileSettings):
         tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
+    column_settings: ClassVar[tuple[str, ...]] = ("prompt", "chosen", "rejected", "tools")
     prompt: str = "prompt"
     chosen: str = "chosen"
     rejected: str = "rejected"
     tools: str = "tools"
-
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.prompt, self.chosen, self.rejected, self.tools)
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -255,14 +255,12 @@ class Demonstrations(FileSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.VERBOSITY
+    column_settings: ClassVar[tuple[str, ...]] = ("messages", "prompt", "completion", "text", "tools")
     messages: str = "messages"
     prompt: str = "prompt"
     completion: str = "completion"
     text: str = "text"
     tools: str = "tools"
-
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.messages, self.prompt, self.completion, self.text, self.tools)
 
 
 @register("data", "prompts")
@@ -294,13 +292,11 @@ class Unpaired(FileSettings):
 
     # neither pairs nor demonstrations: a disliked response must not be imitated
     provides: ClassVar[Capability] = Capability.TEXT | Capability.UNPAIRED | Capability.VERBOSITY
+    column_settings: ClassVar[tuple[str, ...]] = ("prompt", "completion", "label", "tools")
     prompt: str = "prompt"
     completion: str = "completion"
     label: str = "label"
     tools: str = "tools"
-
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.prompt, self.completion, self.label, self.tools)
 
 
 @register("data", "verifiable")
@@ -316,6 +312,7 @@ class Verifiable(PromptFileSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT
+    column_settings: ClassVar[tuple[str, ...]] = ("prompt", "solution", "tools")
     prompt: str = "prompt"
     answer: str = "answer"
     solution: str = ""
@@ -327,6 +324,3 @@ class Verifiable(PromptFileSettings):
         answers = Capability.ANSWERS if self.answer else Capability(0)
         demonstrations = Capability.DEMONSTRATIONS if self.solution else Capability(0)
         return super().capabilities | answers | demonstrations
-
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.prompt, self.solution, self.tools)

@@ -19,7 +19,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.data.loading import IN_TRAIN, add_counts, fingerprint
-from rlhf_lab.data.metadata import fingerprint_with_metadata
+from rlhf_lab.data.rows import fingerprint_with_metadata
 from rlhf_lab.data.settings import Mix
 
 OVER_RATIO = "over the ratio of the mix"

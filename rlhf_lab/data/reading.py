@@ -19,10 +19,8 @@ from typing import Any
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
 from rlhf_lab.core.files import parse_json_as_written
 from rlhf_lab.core.text import is_well_formed, well_formed_value
-from rlhf_lab.data.delimited import read_delimited
-from rlhf_lab.data.json_text import JsonText
-from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, SourceRow, describe, non_finite_problem, not_an_object
+from rlhf_lab.data.text_files import JsonText, file_lines, read_delimited
 
 SUFFIXES = (*(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"), *(".csv", ".csv.gz", ".tsv", ".tsv.gz"))
 # "owner/name", with a directory and a split: "owner/name/dir:train[:100]"

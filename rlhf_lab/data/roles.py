@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from rlhf_lab.config.overrides import literal
+from rlhf_lab.data.rows import MissingColumns
 
 PROMPT, CHOSEN, REJECTED, RESPONSE, GRADE = "prompt", "chosen", "rejected", "response", "grade"
 WORDS: dict[str, tuple[str, ...]] = {
@@ -73,6 +74,15 @@ def _role_of_word(word: str) -> str | None:
         role_by_word.update(dict.fromkeys(words, role))
     close = get_close_matches(word, role_by_word, n=1, cutoff=SPELLING)
     return role_by_word[close[0]] if close else None
+
+
+def require_columns(
+    row: Mapping[str, Any], columns: Mapping[str, str], meaning: Mapping[str, str], hint: str = ""
+) -> None:
+    """Raise MissingColumns with the message of `columns_problem`, if there is one."""
+    problem = columns_problem(row, columns, meaning, hint)
+    if problem:
+        raise MissingColumns(problem)
 
 
 def columns_problem(

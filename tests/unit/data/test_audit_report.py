@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_lab.core.console import console
-from rlhf_lab.data.audit_report import AuditReport, AuditResult, render
+from rlhf_lab.data.audit import AuditReport, AuditResult, render
 
 FINDINGS = [
     AuditResult("empty replies", "train", 3, 12, "pairs", "nothing to learn", "row 7"),

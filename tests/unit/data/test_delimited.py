@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 from rlhf_lab.data import pairs
-from rlhf_lab.data.delimited import read_delimited
 from rlhf_lab.data.file_settings import Pairs
-from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, RowProblem
+from rlhf_lab.data.text_files import file_lines, read_delimited
 
 
 def read(path: Path, content: str, limit: int = 0) -> tuple[list[tuple[int, dict]], BadRows]:

@@ -12,13 +12,12 @@ from support import checked
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.data import pairs, prompts, sft, unpaired, verifiable
+from rlhf_lab.data import gsm8k, pairs, prompts, sft, unpaired, verifiable
 from rlhf_lab.data.few import few_rows
 from rlhf_lab.data.file_settings import Demonstrations, Pairs, PromptsData, Unpaired, Verifiable
 from rlhf_lab.data.loading import SORTED
-from rlhf_lab.data.metadata import NOT_JSON, OTHER_FACTS, TOO_LARGE
 from rlhf_lab.data.mix import OVER_RATIO, split_counts
-from rlhf_lab.data.rows import RowProblem
+from rlhf_lab.data.rows import NOT_JSON, OTHER_FACTS, TOO_LARGE, RowProblem
 from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.transcript import to_conversation
 
@@ -198,7 +197,7 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
     assert corpus.answers[prompt] == "1"
     assert corpus.metadata[prompt] == {"answer": 1, "level": 0}
     assert corpus.oracle.measure([prompt, prompt], ["#### 1", "#### 2"])["correct"].tolist() == [1, 0]
-    assert corpus.report["all"].dropped == {verifiable.CONTRADICTS: 1}
+    assert corpus.report["all"].dropped == {gsm8k.CONTRADICTS: 1}
     assert to_conversation(prompt).messages[0]["content"] == "  0 + 1?\n"  # a completion of code continues right there
 
 
@@ -227,8 +226,7 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
 def test_a_wrong_row_is_told_its_field_the_expected_form_and_the_fix(parse, settings, row, problem, tmp_path):
     chosen = settings(path=str(tmp_path / "a.jsonl"))
     with pytest.raises(RowProblem, match=problem):
-        split = parse.parse_row(row, chosen)
-        verifiable._answer(row, chosen.answer) if parse is verifiable else split
+        parse.parse_row(row, chosen)
     write(tmp_path / "a.jsonl", [row])
     with pytest.raises(DataError, match=r"a.jsonl, row 1: "):
         build("data", chosen)

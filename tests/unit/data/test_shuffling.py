@@ -12,9 +12,9 @@ import pytest
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.file_settings import GradedData, Pairs
+from rlhf_lab.data.loading import shuffled
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows, SourceRow
-from rlhf_lab.data.shuffling import shuffled
 
 ROWS = [{"prompt": f"what about {i}", "chosen": f"yes {i}", "rejected": f"no {i}"} for i in range(3000)]
 
