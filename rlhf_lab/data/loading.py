@@ -315,7 +315,8 @@ def world_corpus(
         others: further fields of the corpus, such as `oracle`.
     """
     content = f"{described} {settings!r} {fingerprint(**pairs)}"
-    return Corpus(name=name, **pairs, fingerprint=sha256(content.encode()).hexdigest(), report=report, **others)
+    digest = sha256(content.encode()).hexdigest()
+    return Corpus(name, pairs["train"], pairs["test"], digest, report=report, **others)
 
 
 def fingerprint(train: Sequence[Pair], test: Sequence[Pair]) -> str:

@@ -13,8 +13,7 @@ from rlhf_lab.config.overrides import literal, set_value
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory import copies
-from rlhf_lab.memory.device import Device, processes
-from rlhf_lab.memory.devices import MOST_DEVICES
+from rlhf_lab.memory.devices import MOST_DEVICES, Device, processes
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.stages import artifacts

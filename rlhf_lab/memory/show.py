@@ -6,8 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlhf_lab.memory import copies
-from rlhf_lab.memory.device import Device
-from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.devices import GIB, Device
 from rlhf_lab.memory.plan import PlanLine, StagePlan
 from rlhf_lab.memory.state import STRATEGIES, Training, bytes_per_parameter
 from rlhf_lab.models.block_placement import BlockPlacement

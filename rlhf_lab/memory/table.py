@@ -139,8 +139,7 @@ def _roles_grid() -> Grid:
 def _strategy_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
         row = row_of(shape)
-        needed = [update_bytes(shape, row, FULL, name, PROCESSES) for name in names]
-        return [size(count) for count in needed]
+        return [size(update_bytes(shape, row, FULL, name, PROCESSES)) for name in names]
 
     names = [name for name in STRATEGIES if name != "none"]
     note = (
@@ -153,8 +152,7 @@ def _strategy_grid() -> Grid:
 def _card_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
         row = row_of(shape)
-        counts = [smallest_count(shape, row, FULL, "fsdp_full", card * CARD_GB) for card in CARDS]
-        return [str(count or "–") for count in counts]
+        return [str(smallest_count(shape, row, FULL, "fsdp_full", card * CARD_GB) or "–") for card in CARDS]
 
     header = ("model", *(f"{card} GB" for card in CARDS))
     note = (
@@ -187,7 +185,7 @@ def _split_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
         row = row_of(shape)
         splits = [smallest_split(shape, row, FULL, card * CARD_GB) for card in CARDS]
-        return ["–" if split is None else f"{split.tensor}×{split.pipeline}" for split in splits]
+        return ["–" if split is None else "×".join(map(str, split)) for split in splits]
 
     note = (
         "Smallest tensor × pipeline split without data parallelism, calculated; rlhf_lab does not train this way. "

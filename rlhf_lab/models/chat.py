@@ -53,17 +53,16 @@ class ChatTemplate:
         self._special_ids = special
         self._special_texts = [text for text in tokenizer.convert_ids_to_tokens(sorted(special)) if text]
         self.end_of_turn = self._end_of_turn()
-        known = [self.end_of_turn[-1], tokenizer.eos_token_id, *stop_ids]
-        known_ids = [id for id in known if id is not None]
-        self.stop_ids = tuple(dict.fromkeys(known_ids))  # without duplicates, in order
+        known = dict.fromkeys([self.end_of_turn[-1], tokenizer.eos_token_id, *stop_ids])  # no duplicates, in order
+        self.stop_ids = tuple(id for id in known if id is not None)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """Return the token ids up to the start of the assistant's response.
 
         Raises DataError if the template rejects the messages.
         """
-        texts = [str(message.get("content") or "") for message in messages]
-        if not any(special in text for text in texts for special in self._special_texts):
+        texts = _texts_of(messages)
+        if not any(map(self._holds_special_text, texts)):
             # no message contains the text of a special token, so the rendered text can be tokenised as it is
             return self._ids(self._render(messages, tools))
         return self._prompt_with_special_text(messages, texts, tools)
@@ -100,7 +99,7 @@ class ChatTemplate:
         Args:
             finished: True if the response's last token already ends its turn.
         """
-        texts = [str(message.get("content") or "") for message in messages]
+        texts = _texts_of(messages)
         if any(message["role"] == "tool" for message in messages) and self.call_format:
             return self._behind_calls(messages, texts, finished=finished)
         opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
@@ -135,11 +134,9 @@ class ChatTemplate:
         for message in answered:
             if message["role"] == "tool":
                 message.setdefault("tool_call_id", id)
-        has_special_text = any(special in text for text in texts for special in self._special_texts)
+        has_special_text = any(map(self._holds_special_text, texts))
         # some templates write a result as JSON, which a placeholder would not be
-        shown: Sequence[Mapping[str, Any]] = answered
-        if has_special_text:
-            shown = _marked(answered, texts)
+        shown: Sequence[Mapping[str, Any]] = _marked(answered, texts) if has_special_text else answered
         end = self.end_of_turn
         end_text = self.tokenizer.decode([end[-1]])
         # the call ends with the first end of turn after its name
@@ -174,7 +171,7 @@ class ChatTemplate:
         Raises:
             DataError: the template rejects the messages, or does not write them in order.
         """
-        texts = [str(message.get("content") or "") for message in messages]
+        texts = _texts_of(messages)
         marked = _marked(messages, texts)
         full = self._render(marked, tools, generation=False)
         ids: list[int] = []
@@ -198,7 +195,7 @@ class ChatTemplate:
         before = self._render(marked[:number], tools) if number else ""
         if before and full.startswith(before):
             return len(before)
-        # The template writes earlier turns differently if others follow. The turn then starts with its text.
+        # the template writes earlier turns differently if others follow; the turn then starts with its text
         mark_start = full.find(MARK.format(number)) if marked[number]["content"] else -1
         if mark_start < 0:
             raise DataError(
@@ -237,7 +234,7 @@ class ChatTemplate:
                 continue
             output_text = text.strip() if strips else text
             waiting += before
-            if any(special in output_text for special in self._special_texts):
+            if self._holds_special_text(output_text):
                 ids += [*self._ids(waiting), *self._ids(output_text, as_text=True)]
                 waiting = ""
             else:
@@ -290,6 +287,9 @@ class ChatTemplate:
             ) from error
         return str(rendered)
 
+    def _holds_special_text(self, text: str) -> bool:
+        return any(special in text for special in self._special_texts)
+
     def _ids(self, text: str, *, as_text: bool = False) -> list[int]:
         encoded = self.tokenizer(well_formed(text), add_special_tokens=False, split_special_tokens=as_text)
         return list(encoded["input_ids"])
@@ -330,6 +330,10 @@ class ChatTemplate:
         return f" {MARK.format(0)} " not in self._render(spaced, None)
 
 
+def _texts_of(messages: Sequence[Message]) -> list[str]:
+    return [str(message.get("content") or "") for message in messages]
+
+
 def template_on_one_day(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None) -> str:
     """Return the text of the tokenizer's template with `TODAY` instead of the current date."""
     template = str(tokenizer.get_chat_template(tools=list(tools) if tools else None))
@@ -341,7 +345,7 @@ def _marked(messages: Sequence[Message], texts: Sequence[str], first: int = 0) -
 
     An empty message stays empty, because a placeholder would make the template write text that it otherwise omits.
     """
-    marked: list[dict[str, Any]] = []
-    for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=first):
-        marked.append({**message, "content": MARK.format(number) if text else ""})
-    return marked
+    return [
+        {**message, "content": MARK.format(number) if text else ""}
+        for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=first)
+    ]

@@ -136,16 +136,15 @@ def _exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, temper
     p_inputs = (p.x_Nd, p.weight_Vd, p.bias_V)
     q_inputs = (q.x_Nd, q.weight_Vd, q.bias_V)
     chunk_size = max(1, CHUNK_ENTRIES // _vocabulary(p.x_Nd, p.weight_Vd))
-    kl_chunks = []
-    for start in range(0, len(p.row_N), chunk_size):
-        chunk = slice(start, start + chunk_size)
-        # The logits are not assigned to a name, so those of one chunk are freed before the next are computed.
-        kl_chunks.append(
-            _token_kl(
-                _logits(*p_inputs, chunk, p.cap).mul_(1.0 / temperature),
-                _logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature),
-            )
+    chunks = [slice(start, start + chunk_size) for start in range(0, len(p.row_N), chunk_size)]
+    # The logits are not assigned to a name, so those of one chunk are freed before the next are computed.
+    kl_chunks = [
+        _token_kl(
+            _logits(*p_inputs, chunk, p.cap).mul_(1.0 / temperature),
+            _logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature),
         )
+        for chunk in chunks
+    ]
     return sum_rows(torch.cat(kl_chunks), p.row_N, len(batch.length_B))
 
 

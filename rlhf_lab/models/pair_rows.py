@@ -85,19 +85,13 @@ def pair_batch(pairs: Sequence[PairRows], device: str) -> TokenBatch:
 
 
 def _chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
-    chosen_rows = [chosen for chosen, _ in pairs]
-    rejected_rows = [rejected for _, rejected in pairs]
-    return chosen_rows + rejected_rows
+    return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
 
 
 def pair_tokens(pairs: Sequence[PairRows], device: str) -> PairTokens:
     """Return the response lengths of both sides, float32."""
-    chosen_lengths = [len(chosen_response) for (_, chosen_response), _ in pairs]
-    rejected_lengths = [len(rejected_response) for _, (_, rejected_response) in pairs]
-    return PairTokens(
-        chosen=to_device(chosen_lengths, device, torch.float32),
-        rejected=to_device(rejected_lengths, device, torch.float32),
-    )
+    chosen, rejected = ([len(pair[side][1]) for pair in pairs] for side in (0, 1))
+    return PairTokens(to_device(chosen, device, torch.float32), to_device(rejected, device, torch.float32))
 
 
 def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
@@ -110,12 +104,8 @@ def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
 
 def shifted_rows(rows: Sequence[Row], max_length: int) -> list[Row]:
     """Combine each row's prompt with the previous row's response. A row that becomes too long loses its end."""
-    mismatched = []
-    for i, (prompt, _) in enumerate(rows):
-        _, previous_response = rows[i - 1]  # the last row for i = 0
-        response = previous_response[: max(max_length - len(prompt), 1)]
-        mismatched.append((prompt, response))
-    return mismatched
+    # rows[i - 1] is the last row for i = 0
+    return [(prompt, rows[i - 1][1][: max(max_length - len(prompt), 1)]) for i, (prompt, _) in enumerate(rows)]
 
 
 def mismatched_kl(

@@ -57,10 +57,6 @@ class Root(nn.Module):
         finally:
             self.entered = False
 
-    def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Run `function` as the forward pass of this module, whose hooks gather the parameters."""
-        return self(function, *arguments)
-
 
 def within(model: nn.Module, function: Callable[..., Value], *arguments: Any) -> Value:
     """Return `function(*arguments)`; sharded parameters of `model` are gathered while it runs."""
@@ -70,9 +66,7 @@ def within(model: nn.Module, function: Callable[..., Value], *arguments: Any) ->
     if root is not None and root.entered:  # nested call within a pass of the same model: parameters are gathered
         return function(*arguments)
     with torch.autocast(device, dtype=dtype, enabled=True) if dtype else nullcontext():
-        if root is None:
-            return function(*arguments)
-        return root.run(function, *arguments)
+        return function(*arguments) if root is None else root(function, *arguments)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

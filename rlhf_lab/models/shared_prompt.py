@@ -71,7 +71,6 @@ def hidden_states(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, c
 
 
 def _cheapest_layout(backbone: nn.Module, batch: TokenBatch) -> tuple[RowLayout, Packing | None]:
-    """Return the layout of a batch, and its packing if it is packed."""
     prescribed = _prescribed.get()
     if prescribed == "packed rows":
         return prescribed, _any_packing(backbone, batch)
@@ -82,7 +81,8 @@ def _cheapest_layout(backbone: nn.Module, batch: TokenBatch) -> tuple[RowLayout,
         return ("packed rows", end_to_end(Lengths.of(batch))) if can_pack(backbone) else ("whole rows", None)
     if not may_be_masked(backbone.config, batch.tokens_BT.shape[1]):
         return "whole rows", None
-    saves_prompts = batch.prompt_of is not None and _saved(batch) >= SHARE_FROM
+    saved = 1 - _two_pass_slots(batch) / batch.tokens_BT.numel()  # fraction of token slots that two passes avoid
+    saves_prompts = batch.prompt_of is not None and saved >= SHARE_FROM
     unpacked: RowLayout = "two passes" if saves_prompts and can_take_two_passes(backbone) else "whole rows"
     packing = best_packing(backbone.config, batch, unpacked, kept_blocks=_kept_blocks(backbone))
     if packing is not None and can_pack(backbone):
@@ -203,11 +203,6 @@ def forbid_two_passes(model: nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _saved(batch: TokenBatch) -> float:
-    """Return the fraction of the token slots of whole rows that two passes avoid."""
-    return 1 - _two_pass_slots(batch) / batch.tokens_BT.numel()
-
-
 def _two_pass_slots(batch: TokenBatch) -> int:
     prompt_slots = batch.prompts * batch.prompts_width
     response_slots = len(batch.tokens_BT) * (batch.responses_width - 1)
@@ -222,7 +217,6 @@ def _full_rows(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, colu
 def _packed(
     backbone: nn.Module, batch: TokenBatch, packing: Packing, row_N: torch.Tensor, column_N: torch.Tensor
 ) -> torch.Tensor:
-    """Compute `hidden_states` in one pass over packed rows."""
     body: Any = backbone
     packed = PackedRows.of(batch, packing)
     mask = None if takes_flash_attention(body.config) else packed.mask(_attention_dtype(backbone))

@@ -58,7 +58,6 @@ class Skeleton:
             self._put(empty, empty)
 
     def _put(self, empty: nn.Parameter, parameter: nn.Parameter) -> None:
-        """Set `parameter` in every module that owns the empty one."""
         for module, attribute in self._owners[id(empty)]:
             module._parameters[attribute] = parameter
 

@@ -18,12 +18,11 @@ from rlhf_lab.memory.state import Training, frozen_state, weight_bytes
 from rlhf_lab.memory.work import ComputePrecision, Rows, block_bytes
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.experts import compute_under_autocast, experts
 from rlhf_lab.models.logprobs import has_linear_head, head_cap, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import HuggingFace, LoRA
 from rlhf_lab.models.sharded import blocks
-from rlhf_lab.models.weights import is_packed
+from rlhf_lab.models.weights import compute_under_autocast, experts, is_packed
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 

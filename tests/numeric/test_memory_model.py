@@ -376,4 +376,4 @@ def test_tensor_parallelism_divides_the_blocks_and_the_head() -> None:
     full, halved = (split_bytes(shape, rows, training, tensor, 1) for tensor in (1, 2))
     assert halved / full == pytest.approx(0.5, abs=0.01)
     found = smallest_split(shape, rows, training, 80 * CARD_GB)
-    assert found is not None and found.tensor * found.pipeline == 2 and found.bytes <= 80 * CARD_GB
+    assert found in [(1, 2), (2, 1)] and split_bytes(shape, rows, training, *found) <= 80 * CARD_GB

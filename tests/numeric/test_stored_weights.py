@@ -162,10 +162,7 @@ def test_four_bits_keep_what_adapters_have_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-@pytest.mark.parametrize(
-    ("family", "weights"),
-    [("qwen3", "nf4"), ("gpt2", "bfloat16"), ("gpt_neox", "bfloat16")],
-)
+@pytest.mark.parametrize(("family", "weights"), [("qwen3", "nf4"), ("gpt2", "bfloat16"), ("gpt_neox", "bfloat16")])
 def test_the_sampler_reads_the_models_own_layers(family: str, weights: Any, rank: int, tmp_path: Path) -> None:
     model = moved(loaded(saved(family, tmp_path), weights, rank))
     decoder = Decoder.of(model, torch.bfloat16, 100)

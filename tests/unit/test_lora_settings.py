@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import checked, planned, save_tiny
@@ -100,14 +99,7 @@ def test_the_base_of_an_adapter_folder_counts(tmp_path: Path) -> None:
 
 
 def test_peft_is_imported_only_where_an_adapter_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *rest: Any) -> Any:
-        if name == "peft":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "peft", None)
     model = nn.Linear(2, 2)
     assert trainable(model, LoRA(0), seed=0) is model
     with pytest.raises(MissingDependency, match=r"pip install 'rlhf_lab\[lora\]'"):
