@@ -8,6 +8,7 @@ from typing import Any
 import families
 import pytest
 import torch
+from test_sampler import flat
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -120,20 +121,12 @@ def test_sampler_and_forward_pass_agree(family: str, tmp_path: Path) -> None:
     assert has_linear_head(model) and head_cap(model) == (3.0 if family == "gemma2" else None)
     prompts = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
     samples = LocalSampler(Local(max_new_tokens=9, max_prompt_tokens=9), [1]).sample(model, prompts, 3, seed=0)
-    rows = [
-        (p, response)
-        for p, responses in zip(samples.prompts, samples.responses_BG, strict=True)
-        for response in responses
-    ]
-    sampled = torch.tensor([x for group in samples.logps_BG for response in group for x in response])
+    rows, sampled = flat(samples)
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
-        expected = []
-        for prompt, response in rows:
-            table_TV = model(torch.tensor([prompt + response])).logits[0].double().log_softmax(-1)
-            expected.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(response)[:, None])[:, 0])
-    assert (ours - torch.cat(expected)).abs().max() < 1e-5
-    assert (sampled - torch.cat(expected)).abs().max() < 1e-5
+    expected = families.forward_logps(model, rows)
+    assert (ours - expected).abs().max() < 1e-5
+    assert (sampled - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -158,8 +151,7 @@ def test_four_bits(family: str, tmp_path: Path) -> None:
     model = add_adapter(loaded(family, tmp_path, weights="nf4", lora=LoRA(4)), LoRA(4), 0)
     assert any(is_packed(parameter) for parameter in model.parameters())
     samples = LocalSampler(Local(max_new_tokens=5, max_prompt_tokens=9), [1]).sample(model, [[5, 6, 7]], 2, seed=0)
-    rows = [(samples.prompts[0], response) for response in samples.responses_BG[0]]
-    sampled = torch.tensor([x for response in samples.logps_BG[0] for x in response])
+    rows, sampled = flat(samples)
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
     assert (ours - sampled).abs().max() < 0.1  # both in bfloat16, whose sums have another order
