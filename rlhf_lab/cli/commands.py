@@ -39,7 +39,7 @@ def audit_command(arguments: Sequence[str]) -> None:
     contain.
     """
     from rlhf_lab.data.audit import audit, render
-    from rlhf_lab.data.contamination import EvaluationItems, read_items
+    from rlhf_lab.data.duplicates import EvaluationItems, read_items
 
     files = [file for item in arguments if item.startswith("against=") for file in item[8:].split(",")]
     arguments = [item for item in arguments if not item.startswith("against=")]

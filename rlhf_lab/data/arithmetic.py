@@ -37,13 +37,10 @@ def build(settings: ArithmeticData) -> Corpus:
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     """Return statistics of the pairs of a split: fractions in 0…1, and the mean number of steps."""
     metas = [pair.meta for pair in pairs]
-    right_answers = [meta["correct_chosen"] for meta in metas]
-    right_steps_chosen = [right for meta in metas for right in meta["steps_chosen"]]
-    right_steps_rejected = [right for meta in metas for right in meta["steps_rejected"]]
-    steps = [len(meta["steps_chosen"]) for meta in metas]
-    return {
-        "share of chosen with the right answer": float(np.mean(right_answers)),
-        "share of right steps, chosen": float(np.mean(right_steps_chosen)),
-        "share of right steps, rejected": float(np.mean(right_steps_rejected)),
-        "steps per solution": float(np.mean(steps)),
+    values: dict[str, list[float]] = {
+        "share of chosen with the right answer": [meta["correct_chosen"] for meta in metas],
+        "share of right steps, chosen": [right for meta in metas for right in meta["steps_chosen"]],
+        "share of right steps, rejected": [right for meta in metas for right in meta["steps_rejected"]],
+        "steps per solution": [len(meta["steps_chosen"]) for meta in metas],
     }
+    return {name: float(np.mean(each)) for name, each in values.items()}

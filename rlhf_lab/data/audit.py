@@ -21,7 +21,7 @@ from rich.text import Text
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data import transcript
-from rlhf_lab.data.contamination import EvaluationItems
+from rlhf_lab.data.duplicates import EvaluationItems
 from rlhf_lab.data.loading import short_digest
 
 Encode = Callable[[str, str, int], tuple[Sequence[int], Sequence[int]]]
@@ -109,9 +109,7 @@ def audit(
 
 def _is_imitated(corpus: Corpus) -> bool:
     """Return True if every row has a chosen response. Prompts alone and rows of disliked responses have none."""
-    if corpus.preferences:
-        return True
-    return not any(pair.rejected or not pair.chosen for pair in corpus.train)
+    return corpus.preferences or not any(pair.rejected or not pair.chosen for pair in corpus.train)
 
 
 def _responses_of(pair: Pair) -> tuple[str, ...]:
@@ -189,12 +187,9 @@ def _words_only(text: str) -> str:
 
 
 def _first_human_turn(prompt: str) -> str:
-    """Return the words of the first human turn, or "" if there is none."""
     parts = transcript.TURN.split(prompt)  # text before the first turn, then speaker, body, speaker, body, …
-    for speaker, body in zip(parts[1::2], parts[2::2], strict=True):
-        if speaker == "Human":
-            return _words_only(body)
-    return ""
+    turns = zip(parts[1::2], parts[2::2], strict=True)
+    return next((_words_only(body) for speaker, body in turns if speaker == "Human"), "")
 
 
 OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
@@ -211,12 +206,8 @@ def _check_overlap(report: AuditReport, corpus: Corpus) -> None:
     prompts = {pair.prompt: pair for pair in corpus.test}
     for check, (why, key) in OVERLAPS.items():
         train = {short_digest(key(prompt)) for prompt in corpus.prompts("train")}
-        leaked = []
-        for prompt, pair in prompts.items():
-            prompt_key = key(prompt)
-            # Prompts without a human turn have the key "" and would all match one another.
-            if prompt_key and short_digest(prompt_key) in train:
-                leaked.append(pair)
+        # prompts without a human turn have the key "" and would all match one another
+        leaked = [pair for prompt, pair in prompts.items() if key(prompt) and short_digest(key(prompt)) in train]
         _add_result(report, check, "test", "prompts", why, list(prompts), leaked)
 
 
@@ -296,10 +287,7 @@ class AuditResult:
     """Result of one check on one split.
 
     Attributes:
-        check: name of the check.
         split: "train", "test" or "all".
-        count: number of units that the check flagged.
-        of: number of units that were checked.
         unit: kind of unit, such as "pairs" or "rows".
         why: effect of the problem on training or evaluation.
         example: location or text of the first flagged unit; "" if there is none.
@@ -324,7 +312,6 @@ class AuditReport:
     """Result of `audit`.
 
     Attributes:
-        name: name of the corpus.
         findings: results of all checks that ran, including those that flagged nothing.
         statistics: "split/name" → value, such as lengths.
         skipped: check → what it needs to run.
@@ -358,17 +345,10 @@ def render(report: AuditReport) -> RenderableType:
         blocks.append(
             Text(f"Not in the corpus, because loading dropped such rows: {', '.join(dropped)}.", style="yellow")
         )
-    for needs, checks in _group_by_need(report.skipped).items():
+    for needs in dict.fromkeys(report.skipped.values()):
+        checks = [check for check, needed in report.skipped.items() if needed == needs]
         blocks.append(Text(f"Not checked: {', '.join(checks)} (needs {needs}).", style="yellow"))
     return Group(*blocks, "", _statistics_table(report))
-
-
-def _group_by_need(skipped: dict[str, str]) -> dict[str, list[str]]:
-    """Return missing requirement → the checks that were skipped because of it."""
-    groups: dict[str, list[str]] = {}
-    for check, needs in skipped.items():
-        groups.setdefault(needs, []).append(check)
-    return groups
 
 
 def _findings_table(report: AuditReport, checks: Iterable[str]) -> Table:

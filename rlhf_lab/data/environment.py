@@ -39,10 +39,7 @@ def build(settings: ForeignEnvironment) -> Corpus:
             )
     train = [Pair(task.prompt, "", "") for task in tasks["train"]]
     test = [Pair(task.prompt, "", "") for task in tasks["test"]]
-    metadata: dict[str, dict[str, Any]] = {}
-    for task in (*tasks["train"], *tasks["test"]):
-        if task.metadata:
-            metadata[task.prompt] = dict(task.metadata)
+    metadata = {task.prompt: dict(task.metadata) for split in tasks.values() for task in split if task.metadata}
     # the environment's answers are not part of the rows, so its name and version identify them
     rows = fingerprint_with_metadata(fingerprint(train, test), metadata)
     content = f"{settings.style} {settings.environment} {settings.version} {rows}"
@@ -130,18 +127,13 @@ def _verifiers_environment(settings: ForeignEnvironment) -> Environment:
     rows = verifiers.rows_of(library)
     tasks = {split: [_task_of_row(row) for row in listed] for split, listed in rows.items()}
     if not tasks["test"]:  # hold out tasks by a hash of their prompt, as for rows of files
-        available = tasks["train"]
-        tasks = {"train": [], "test": []}
-        for task in available:
-            split = "test" if heldout(task.prompt, settings.test_fraction) else "train"
-            tasks[split].append(task)
+        held_out = {task.prompt for task in tasks["train"] if heldout(task.prompt, settings.test_fraction)}
+        tasks["test"] = [task for task in tasks["train"] if task.prompt in held_out]
+        tasks["train"] = [task for task in tasks["train"] if task.prompt not in held_out]
     open_session = verifiers.opener(library, settings.timeout_s)
     return SessionEnvironment(tasks, open_session, max_turns=settings.max_turns)
 
 
 def _task_of_row(row: Mapping[str, Any]) -> Task:
-    messages: Sequence[Any] = row["prompt"]
-    simple = []
-    for message in messages:
-        simple.append({"role": str(message["role"]), "content": str(message["content"])})
+    simple = [{"role": str(message["role"]), "content": str(message["content"])} for message in row["prompt"]]
     return Task(render_prompt(simple), {**row, "prompt": simple})  # type: ignore[arg-type]

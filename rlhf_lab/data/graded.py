@@ -78,9 +78,7 @@ def parse_row(values: Mapping[str, Any], settings: GradedData) -> SplitRow:
     for row in rows:
         check_columns(row, settings)
     texts = [text_column(row, settings.response) for row in rows]
-    grades = []
-    for row in rows:
-        grades.append([_grade_column(row, name, settings) for name in settings.attributes])
+    grades = [[_grade_column(row, name, settings) for name in settings.attributes] for row in rows]
     prompt = transcript_of(text_column(rows[0], settings.prompt))
     if prompt is None:
         return SplitRow("", "", "", drop=NO_QUESTION)

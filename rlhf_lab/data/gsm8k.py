@@ -74,7 +74,6 @@ class AnswerKey:
     """`Oracle` that knows only final answers.
 
     Args:
-        answers: prompt → answer.
         lenient: method of reading an answer from a response; see `final_answer`.
     """
 

@@ -149,8 +149,6 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     prompt, and its text takes that role. Reading stops when both splits have `max_pairs`.
 
     Args:
-        name: name of the corpus.
-        settings: settings of the source.
         parse: row → prompt and responses; raises RowProblem if a field is missing or of the wrong type.
         join: rows of a file → rows for `parse`, for sources where several rows form one pair. The joined rows are the
             ones that are counted.
@@ -290,8 +288,6 @@ def sampled_splits(
 
     Args:
         sample: function of the world: (number of pairs, split, seed=…) → pairs and their report.
-        settings: settings with the seeds of the splits.
-        sizes: number of pairs for training and of the test split.
     """
     pairs, reports = {}, {}
     for split, size, seed in zip(("train", "test"), sizes, settings.split_seeds(), strict=True):
@@ -357,9 +353,7 @@ def shuffled(rows: Iterable[SourceRow], buffer: int, seed: int) -> Iterator[Sour
     buffer and seed.
 
     Args:
-        rows: rows of the stream.
         buffer: number of rows in memory. If all rows fit into it, the shuffle is uniform.
-        seed: seed of the order.
     """
     rng = np.random.default_rng(seed)
     waiting: list[SourceRow] = []

@@ -12,7 +12,7 @@ import numpy as np
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.loading import fingerprint
-from rlhf_lab.data.mixture_settings import Mixture
+from rlhf_lab.data.settings import Mixture
 
 OWN = "data"
 """Name of the source with the data's own rows."""
@@ -66,9 +66,6 @@ def mixed(
     Synthetic rows whose prompt is held out are excluded and counted.
 
     Args:
-        own: the data.
-        synthetic: source → its rows.
-        mixture: settings of the mixture.
         uses_row: returns True if the algorithm trains on a row; only those rows are sampled and counted.
         seed: purpose → seed for the selection from a source.
     """

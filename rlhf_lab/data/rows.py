@@ -77,10 +77,7 @@ class BadRows:
 
     def rows(self) -> list[tuple[str, int]]:
         """Return (file, row number) of every bad row."""
-        rows: list[tuple[str, int]] = []
-        for (file, _), numbers in self._rows.items():
-            rows.extend((file, number) for number in numbers)
-        return rows
+        return [(file, number) for (file, _), numbers in self._rows.items() for number in numbers]
 
     def _build_error(self, *, stopped: bool) -> DataError:
         count = f"{self.count} {'row' if self.count == 1 else 'rows'}"
@@ -223,9 +220,7 @@ def metadata_of(
     """Return (column → JSON value, notes) of a row. Missing values (null, NaN) are left out.
 
     Args:
-        values: column → value of the row.
         texts: columns of the conversation, which are not metadata.
-        columns: columns to keep; None keeps all others.
 
     Raises:
         RowProblem: a column that `columns` names is missing.

@@ -64,8 +64,6 @@ def conversation(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     """Return a conversation as its last response and the context before it.
 
     Args:
-        messages: messages of the conversation.
-        tools: definitions of the tools.
         learn_from: index of the first message that is a demonstration if it is the assistant's.
     """
     assistant_turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

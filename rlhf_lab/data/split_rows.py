@@ -85,11 +85,8 @@ def read_transcript(text: str) -> str:
     """Convert a transcript from another source: strip turns, and quote text that is a boundary only in our format."""
     before, *parts = SAID.split(normalise(text))  # text before the first turn, then speaker, body, speaker, body, …
     turns = zip(parts[::2], parts[1::2], strict=True)
-    output_text = []
-    for speaker, body in turns:
-        content = quote(body.strip())
-        output_text.append(f"\n\n{speaker}:{after_colon(content)}")
-    return quote(before) + "".join(output_text) if before.strip() else "".join(output_text)
+    transcript = "".join(f"\n\n{speaker}:{after_colon(quote(body.strip()))}" for speaker, body in turns)
+    return quote(before) + transcript if before.strip() else transcript
 
 
 def read_prompt(text: str) -> str:

@@ -67,8 +67,6 @@ def _explained(file: Path, unit: str, count: Callable[[], int]) -> Iterator[None
     """Turn an error of reading or decompressing inside the `with` block into a DataError.
 
     Args:
-        file: file that is read.
-        unit: unit of `count`.
         count: returns how many units have been read so far.
     """
     try:

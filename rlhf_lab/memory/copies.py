@@ -29,7 +29,6 @@ class Copy:
     """One model in a stage's memory.
 
     Attributes:
-        name: name of the model in tables.
         trained: True if it has gradients and an optimizer.
         reference: True if `sharding.reference` determines its location.
         together: index of the backward pass that trains it; models with the same index share one.
@@ -104,7 +103,6 @@ def _on_base(copy: Copy, stage: Stage, need: Stage | External, expected: Stored,
     Args:
         expected: storage required for its role.
         head: number of values of a frozen head.
-        member: index of the member of an ensemble.
     """
     adapter = reward_adapter(stage, need, member) if shares_base(stage) else None
     if adapter is None:

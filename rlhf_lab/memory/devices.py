@@ -101,7 +101,6 @@ class Device:
     """The device on which each process of a stage computes.
 
     Attributes:
-        name: name in messages.
         memory: bytes of the device; None if unknown.
         count: number of devices of this kind on the machine; processes on a CPU share its memory.
         cuda: True for a GPU.

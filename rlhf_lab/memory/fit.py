@@ -58,9 +58,7 @@ def smallest_change(
         strongest = family[-1]
         cheap = [change for change in _cheap_changes(root, device) if _is_valid(root, {**change, **strongest})]
         # All changes at once are tried first: if they are not sufficient, no subset is, and the search is skipped.
-        everything: Change = {}
-        for change in (*cheap, strongest):
-            everything.update(change)
+        everything = _combined([*cheap, strongest])
         if not try_change(everything, True):
             continue
         # stage 2: the smallest combination within that family; the generator stops at the first hit
@@ -114,10 +112,11 @@ def _growing_subsets(changes: list[Change]) -> Iterator[tuple[Change, bool]]:
     for size in range(len(changes) + 2):
         for micro in (True, False):
             for subset in combinations(changes, size - micro) if size >= micro else ():
-                combined: Change = {}
-                for change in subset:
-                    combined.update(change)
-                yield combined, micro
+                yield _combined(subset), micro
+
+
+def _combined(changes: Iterable[Change]) -> Change:
+    return {key: value for change in changes for key, value in change.items()}
 
 
 def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
@@ -147,10 +146,7 @@ def _adapter_change(root: Stage) -> Change:
     if root.config.model.lora.rank:
         return {}
     from_scratch = isinstance(root.config.model, Scratch)
-    new_models = set()
-    for stage in root.upstream():
-        if from_scratch and not stage.needs.get("policy"):
-            new_models.add(stage.recipe)
+    new_models = {stage.recipe for stage in root.upstream() if from_scratch and not stage.needs.get("policy")}
     if root.recipe in new_models:
         return {}
     without_adapter = {f"stages.{recipe}.model.lora.rank": 0 for recipe in sorted(new_models)}
@@ -223,8 +219,7 @@ def changed(stage: Stage, change: Change) -> Stage:
 def _fully_sharded(now: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of `sharding=fsdp_full`, with the values of settings that all kinds of sharding have."""
     defaults = schema.defaults(registry.settings_class("sharding", "fsdp"))
-    names = ("checkpointing", "reference")
-    shared: dict[str, Any] = {name: now[name] for name in names if name in now}
+    shared: dict[str, Any] = {name: now[name] for name in ("checkpointing", "reference") if name in now}
     return {"kind": "fsdp", **defaults, **shared}
 
 
@@ -262,7 +257,6 @@ def min_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | Non
 
 
 def _frugal_change(stage: Stage) -> Change:
-    """Return the settings of `min_devices(frugal=True)`."""
     change: Change = {"runtime.dtype": "bfloat16", "rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
     if stage.config.algorithm.outputs.model:
         tokens = stage.config.algorithm.rows_per_unit * copies.step_rows(stage, 1).width

@@ -25,7 +25,7 @@ from rlhf_lab.training.sharding.settings import FullySharded
 
 ROWS = "rollout.batch_rows"
 CHECKPOINTING = "sharding.checkpointing"
-BY_BLOCK: Change = {"sharding.sampling": "block"}
+SAMPLING = "sharding.sampling"
 
 
 def fitted(stage: Stage) -> tuple[Config, str]:
@@ -94,7 +94,7 @@ def _to_sample(stage: Stage, plan_with: Callable[[Change], StagePlan], share: in
     # only the built-in sampler can read a model block by block
     is_local = registry.kind_of("rollout", stage.config.rollout) == "local"
     if fewer is None and is_local and isinstance(stage.config.sharding, FullySharded):
-        fewer = _fewer_rows(stage, sampled, BY_BLOCK, plan_with, share)
+        fewer = _fewer_rows(stage, sampled, {SAMPLING: "block"}, plan_with, share)
     return {ROWS: 1} if fewer is None else fewer
 
 

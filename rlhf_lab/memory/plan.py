@@ -62,7 +62,6 @@ class StagePlan:
     """Memory of one process of a stage.
 
     Attributes:
-        lines: the model copies.
         phases: phase → its peak in bytes, including all resident weights and the optimizer state.
         rows: rows of the largest micro-batch; None for a stage that trains nothing.
         sampler: memory of the sampler; None for a stage that does not sample.

@@ -27,7 +27,7 @@ from rlhf_lab.memory.fit import (
     min_devices,
     sharding_changes,
 )
-from rlhf_lab.memory.neutral import BY_BLOCK, CHECKPOINTING, ROWS, neutral_change
+from rlhf_lab.memory.neutral import CHECKPOINTING, ROWS, SAMPLING, neutral_change
 from rlhf_lab.memory.plan import StagePlan
 from rlhf_lab.memory.show import size
 from rlhf_lab.memory.sizes import PUBLISHED
@@ -136,25 +136,16 @@ class Placement:
 
     @property
     def samples_by_block(self) -> bool:
-        return BY_BLOCK.items() <= self.fitted.items()
+        return SAMPLING in self.fitted
 
     def text(self) -> str:
         """Return the number of devices, the settings, and the peak of one device as text."""
-        words = []
-        if WEIGHTS in self.written:
-            words.append(str(self.written[WEIGHTS]))
-        if REWARD_WEIGHTS in self.written:
-            words.append(f"reward {self.written[REWARD_WEIGHTS]}")
-        if REFERENCE in self.written:
-            words.append(f"reference {self.written[REFERENCE]}")
-        if self.samples_by_block:
-            words.append("sampled by block")
-        if ROWS in self.fitted:
-            words.append(f"{self.fitted[ROWS]} rows")
-        if MICRO in self.fitted:
-            words.append(f"micro-batch {self.fitted[MICRO]}")
-        if CHECKPOINTING in self.fitted:
-            words.append("checkpointing")
+        texts = {
+            **{WEIGHTS: "{}", REWARD_WEIGHTS: "reward {}", REFERENCE: "reference {}", SAMPLING: "sampled by {}"},
+            **{ROWS: "{} rows", MICRO: "micro-batch {}", CHECKPOINTING: "checkpointing"},
+        }
+        values = self.written | self.fitted
+        words = [text.format(values[key]) for key, text in texts.items() if key in values]
         sharding = "" if self.plan.processes == 1 else " fsdp_full"
         details = ", ".join([*words, size(self.plan.peak)])
         return f"{self.plan.processes}{sharding}: {details}"

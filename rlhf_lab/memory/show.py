@@ -52,7 +52,6 @@ def stage_table(plan: StagePlan) -> Table:
 
 
 def _cells(line: PlanLine) -> list[str]:
-    """Return the cells of a model copy, in the order of COLUMNS."""
     state = line.state
     work = line.work
     name = line.copy.name
@@ -73,8 +72,7 @@ def stage_lines(plan: StagePlan, device: Device) -> list[str]:
     if not plan.has_models:
         return ["no language model is loaded"]
     memory_limit = device.share(plan.processes)
-    peaks = [f"{name} {size(largest)}" for name, largest in plan.phases.items()]
-    phases = ", ".join(peaks)
+    phases = ", ".join(f"{name} {size(largest)}" for name, largest in plan.phases.items())
     verdict = "memory unknown"
     if memory_limit is not None:
         verdict = "fits" if plan.peak <= memory_limit else "does not fit"

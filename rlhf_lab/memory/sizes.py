@@ -29,7 +29,6 @@ class ModelShape:
         capped_scores: True if attention scores are capped, which no fused kernel of PyTorch does (Gemma 2).
         capped_logits: True if logits are capped, and recomputed in the backward pass (Gemma 2).
         own_decoder: True if the built-in sampler has a decoder for it; otherwise it calls the model's forward pass.
-        name: name in tables.
     """
 
     family: Literal["llama", "gpt2"]

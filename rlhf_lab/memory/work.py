@@ -95,10 +95,7 @@ class ComputePrecision:
     """Arithmetic of the passes.
 
     Attributes:
-        precision: dtype of the matmuls.
-        attention: attention implementation in transformers.
         checkpointing: True if only the inputs of blocks are kept.
-        cuda: True on a GPU.
     """
 
     precision: Precision = "float32"
@@ -444,7 +441,6 @@ def update_peak(passes: Sequence[Pass], copies: int, gradients: int, *, accumula
     """Return the peak of an update in addition to weights and optimizer state, for models with a common backward pass.
 
     Args:
-        passes: passes of the models.
         copies: bytes of all models' weight copies.
         gradients: bytes of all models' gradients, without those that are kept between steps.
         accumulates: True if gradients of earlier micro-batches already exist.

@@ -131,8 +131,6 @@ def _load(
 
     Args:
         description: kind of model, for the message of the ArtifactError.
-        options: changes of the model's config.
-        weights: storage of the weights.
     """
 
     def read(device: str) -> nn.Module:

@@ -38,7 +38,6 @@ class ChatTemplate:
     """The chat template of a tokenizer.
 
     Args:
-        tokenizer: Hugging Face tokenizer with a `chat_template`.
         stop_ids: additional tokens that end a response, such as those of the model's generation_config.
 
     Attributes:

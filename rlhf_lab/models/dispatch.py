@@ -58,12 +58,9 @@ def load_dispatched(
     or if the parts outside the blocks exceed the limit of the device.
 
     Args:
-        auto_class: auto class of transformers.
         source: directory or hub id of a full model, not of an adapter.
-        device: device on which the model computes.
         weights: storage, `float32` or `bfloat16`. Below float32, blocks on disk keep the dtype of the files.
         attention: implementation of the attention; None lets the architecture choose.
-        options: changes of the model's config.
     """
     accelerate = import_optional("accelerate")
     directory = _directory(source, revision)

@@ -184,11 +184,7 @@ class Encoder:
         return text.rstrip() if self.chat else text.strip()
 
     def message(self, response_ids: Sequence[int], stop: Sequence[str] = ()) -> Message:
-        """Return the response as the assistant's message, with its text and its tool calls as prompts write them.
-
-        Args:
-            stop: texts that end a response, as in `text`.
-        """
+        """Return the response as the assistant's message, with its text and its tool calls as prompts write them."""
         if self.chat:
             # markers of a tool call may be special tokens, so those are not skipped
             message = self.chat.message(self._decoded(response_ids, stop, skip_special_tokens=False))

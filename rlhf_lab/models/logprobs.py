@@ -30,13 +30,7 @@ FEW_TOKENS = 32  # chunk size below which half-precision products would take mor
 
 @dataclass(frozen=True)
 class TokenLogps:
-    """Log-probabilities of the response tokens of a batch, concatenated over rows.
-
-    Attributes:
-        logps_N: log-probability of each token, nats.
-        row_N: row of each token.
-        rows: number of rows B.
-    """
+    """Log-probabilities (nats) of the response tokens of a batch of `rows` rows, concatenated, and their rows."""
 
     logps_N: torch.Tensor
     row_N: torch.Tensor
@@ -59,8 +53,6 @@ class ResponseStates:
     Attributes:
         x_Nd: hidden state before each response token; for models without a linear head, logits.
         weight_Vd, bias_V: parameters of the head; None for models without a linear head.
-        target_N, row_N: response tokens, and their rows.
-        rows: number of rows B.
         cap: cap of the logits; see `head_cap`.
     """
 

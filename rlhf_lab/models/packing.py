@@ -173,7 +173,6 @@ class Piece:
     """Consecutive slots of a packed row: a prompt, a response, or padding.
 
     Attributes:
-        slots: number of slots.
         source: index of the first token in the flattened rows of the batch.
         position: position of the first token in its own row.
         start: column of the first slot in the packed row.

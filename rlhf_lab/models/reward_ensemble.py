@@ -87,10 +87,11 @@ def averaged(models: Sequence[nn.Module]) -> nn.Module:
     """
     unwrapped_models = [merged(model) for model in models]
     states = [model.state_dict() for model in unwrapped_models]
-    mean_state = {}
-    for name, value in states[0].items():
-        members = [state[name].float() for state in states]  # a mean in bfloat16 would lose digits
-        mean_state[name] = torch.stack(members).mean(0).to(value.dtype)
+    # float32, because a mean in bfloat16 would lose digits
+    mean_state = {
+        name: torch.stack([state[name].float() for state in states]).mean(0).to(value.dtype)
+        for name, value in states[0].items()
+    }
     mean_model: Any = copy.deepcopy(unwrapped_models[0])
     mean_model.load_state_dict(mean_state)
     return mean_model.eval().requires_grad_(False)

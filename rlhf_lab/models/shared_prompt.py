@@ -111,7 +111,6 @@ def best_packing(config: Any, batch: TokenBatch, unpacked: RowLayout, *, kept_bl
     over them (`memory/work.py`).
 
     Args:
-        unpacked: layout of the batch if it is not packed.
         kept_blocks: number of blocks whose activations exist at the same time; all of them share one mask.
     """
     lengths = Lengths.of(batch)

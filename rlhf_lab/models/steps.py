@@ -21,7 +21,6 @@ class StepRow:
     """A prompt, a response, and the tokens at which the response's steps end.
 
     Attributes:
-        row: prompt and response as token ids.
         ends: index among the response's tokens of each step's last token; truncated steps are missing.
     """
 
