@@ -132,8 +132,7 @@ def _add_result(
     """Add the result of a check on `units`. The first of the `flagged` pairs is the example."""
     flagged = list(flagged)
     example = example_of(flagged[0]) if flagged else ""
-    result = AuditResult(check, split, len(flagged), len(units), unit, why, example)
-    report.findings.append(result)
+    report.findings.append(AuditResult(check, split, len(flagged), len(units), unit, why, example))
 
 
 def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
@@ -149,8 +148,7 @@ def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
         ):
             for reason, count in counts.items():
                 example = examples.get(reason, "")
-                result = AuditResult(f"{prefix}: {reason}", split, count, of, "rows", why, example)
-                report.findings.append(result)
+                report.findings.append(AuditResult(f"{prefix}: {reason}", split, count, of, "rows", why, example))
     # also the reports "all" and those of the sources of a mix
     for split, load_report in corpus.report.items():
         for name, value in load_report.statistics.items():
@@ -271,8 +269,7 @@ def _check_tokens(
             _add_result(report, check, split, "replies", why, lengths, flagged[check])
     if lengths:
         for name, percent in (("median", 50), ("95th percentile", 95), ("longest", 100)):
-            tokens = np.percentile(lengths, percent)
-            report.statistics[f"{split}/{name} tokens"] = float(tokens)
+            report.statistics[f"{split}/{name} tokens"] = float(np.percentile(lengths, percent))
 
 
 SPLITS = ("train", "test")

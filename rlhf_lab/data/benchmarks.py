@@ -60,8 +60,7 @@ class WorkedSolution:
     @property
     def prefixes(self) -> list[str]:
         """Return the solution up to and including each step."""
-        ends = range(1, len(self.steps) + 1)
-        return ["\n".join(self.steps[:end]) for end in ends]
+        return ["\n".join(self.steps[:end]) for end in range(1, len(self.steps) + 1)]
 
 
 def read_items(benchmark: str, path: str, limit: int = 0) -> list[BenchmarkItem]:
@@ -143,8 +142,7 @@ def _parse_reward_math(values: Mapping[str, Any]) -> BenchmarkItem:
     right = (text,) if kind == "chosen" else ()
     wrong = (text,) if kind == "rejected" else ()
     prompt = as_prompt(text_column(values, "problem"))
-    problem_id = str(column(values, "problem_id"))
-    return BenchmarkItem(problem_id, "RewardMATH", prompt, right, wrong)
+    return BenchmarkItem(str(column(values, "problem_id")), "RewardMATH", prompt, right, wrong)
 
 
 def _group_by_problem(path: str, solutions: list[BenchmarkItem]) -> list[BenchmarkItem]:

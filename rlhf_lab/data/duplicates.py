@@ -134,8 +134,7 @@ class NearDuplicates:
         A common subsequence is not longer than the number of common words, repeated words included. Counting these is
         much faster than finding the subsequence, and leaves few texts.
         """
-        occurrences = _occurrences(text_words)
-        found = [self._with_word[each] for each in occurrences if each in self._with_word]
+        found = [self._with_word[each] for each in _occurrences(text_words) if each in self._with_word]
         if not found:
             return []
         common_N = np.bincount(np.concatenate(found), minlength=len(self._texts))
@@ -225,8 +224,7 @@ class EvaluationItems:
             if short is not None:
                 return Match(short, 1.0)
         # number of n-grams of each item that the text contains
-        grams = _grams(words(text), self.n)
-        counts = Counter(number for gram in grams for number in self._with_gram.get(gram, ()))
+        counts = Counter(number for gram in _grams(words(text), self.n) for number in self._with_gram.get(gram, ()))
         if not counts:
             return None
         best = max(counts, key=lambda number: counts[number] / self._grams_of[number])

@@ -77,8 +77,7 @@ def _environment(settings: ForeignEnvironment) -> Environment:
         factory = load_from_file(where, settings.environment)
         open_session: OpenSession = tool_methods.opener(factory, settings.arguments)
         # an instance only to describe its tools; every session creates its own
-        instance = factory(**settings.arguments)
-        tools = [tool.definition for tool in tool_methods.tools_of(instance).values()]
+        tools = [tool.definition for tool in tool_methods.tools_of(factory(**settings.arguments)).values()]
     else:
         open_session = openenv.opener(settings.environment, settings.arguments, settings.action, settings.observation)
     corpus = load_corpus("environment", settings, partial(prompts.parse_row, settings=settings))
@@ -124,14 +123,12 @@ def _task_with_greeting(task: Task, open_session: OpenSession) -> Task:
 
 def _verifiers_environment(settings: ForeignEnvironment) -> Environment:
     library = verifiers.load(settings.environment, settings.arguments)
-    rows = verifiers.rows_of(library)
-    tasks = {split: [_task_of_row(row) for row in listed] for split, listed in rows.items()}
+    tasks = {split: [_task_of_row(row) for row in listed] for split, listed in verifiers.rows_of(library).items()}
     if not tasks["test"]:  # hold out tasks by a hash of their prompt, as for rows of files
         held_out = {task.prompt for task in tasks["train"] if heldout(task.prompt, settings.test_fraction)}
         tasks["test"] = [task for task in tasks["train"] if task.prompt in held_out]
         tasks["train"] = [task for task in tasks["train"] if task.prompt not in held_out]
-    open_session = verifiers.opener(library, settings.timeout_s)
-    return SessionEnvironment(tasks, open_session, max_turns=settings.max_turns)
+    return SessionEnvironment(tasks, verifiers.opener(library, settings.timeout_s), max_turns=settings.max_turns)
 
 
 def _task_of_row(row: Mapping[str, Any]) -> Task:

@@ -366,8 +366,7 @@ def to_pairs(rows: Iterable[Row]) -> Iterator[Pair]:
     A completion of several messages is kept as the text that a transcript of it would have.
     """
     for row in convert(rows, "preference"):
-        prompt = as_prompt(row["prompt"])
-        yield Pair(prompt, response_of(row["chosen"]), response_of(row["rejected"]))
+        yield Pair(as_prompt(row["prompt"]), response_of(row["chosen"]), response_of(row["rejected"]))
 
 
 def response_of(completion: str) -> str:

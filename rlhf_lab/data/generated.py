@@ -112,8 +112,7 @@ def read_generated(directory: Path, expected: str) -> list[Pair]:
     for number, row in enumerate(read_jsonl(path), 1):
         known = {name: row[name] for name in (*TRUTH, *CONVERSATION, UNFINISHED) if name in row}
         meta = {"source": f"{ROWS}:{number}", **known}
-        pair = Pair(row["prompt"], row.get(chosen, ""), row.get(rejected, ""), meta)
-        pairs.append(pair)
+        pairs.append(Pair(row["prompt"], row.get(chosen, ""), row.get(rejected, ""), meta))
     return pairs
 
 

@@ -40,8 +40,7 @@ MEANING = {"prompt": "what was asked", "response": "the response that is graded"
 def build(settings: GradedData) -> Corpus:
     """Load graded responses as pairs. Raise DataError for unreadable rows; see `data.loading.load_corpus`."""
     parse = partial(parse_row, settings=settings)
-    join = partial(join_responses, prompt=settings.prompt)
-    corpus = load_corpus("graded", settings, parse, join)
+    corpus = load_corpus("graded", settings, parse, partial(join_responses, prompt=settings.prompt))
     pairs = (*corpus.train, *corpus.test)
     # The fingerprint of a corpus covers only its texts, but here the grades are training data as well.
     # tuples, because streamed pairs have lists

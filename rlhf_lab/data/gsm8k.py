@@ -88,8 +88,7 @@ class AnswerKey:
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """Return "correct" (N,): 1 if the response states the answer, else 0. Raise DataError for unknown prompts."""
-        pairs = zip(prompts, responses, strict=True)
-        correct = [self._is_right(prompt, response) for prompt, response in pairs]
+        correct = [self._is_right(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
         return {"correct": np.array(correct, float)}
 
     def read_answers(self, responses: Sequence[str]) -> list[str | None]:

@@ -102,8 +102,7 @@ class SplitReader:
         else:
             self.report.kept += 1
             self.kinds.add(bool(split.chosen))
-            meta = {"source": where, **split.meta}
-            self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
+            self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, {"source": where, **split.meta}))
             notes = list(split.notes)
             if self.full and OVER_LIMIT in self.report.dropped:  # rows were dropped to keep this place
                 notes.append(SORTED)
@@ -239,8 +238,7 @@ def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitRead
     for name, reader, path in (("train", train, settings.path), ("test", test, test_path)):
         if reader.pairs or (name == "train" and settings.holds_out_all):
             continue
-        counts = [f"{count} × {reason}" for reason, count in reader.report.dropped.items()]
-        reasons = ", ".join(counts)
+        reasons = ", ".join(f"{count} × {reason}" for reason, count in reader.report.dropped.items())
         if reasons:
             fix = "check that data.kind and the columns fit the file"
         elif settings.test_path is None and (train.pairs or test.pairs):
@@ -339,8 +337,7 @@ class PairFile(RecordFile[Pair]):
     counts_back = True
 
     def encode(self, record: Pair) -> bytes:
-        values = [record.prompt, record.chosen, record.rejected, dict(record.meta)]
-        return json.dumps(values).encode() + b"\n"
+        return json.dumps([record.prompt, record.chosen, record.rejected, dict(record.meta)]).encode() + b"\n"
 
     def decode(self, stored: bytes) -> Pair:
         return Pair(*json.loads(stored))

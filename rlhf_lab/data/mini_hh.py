@@ -26,8 +26,7 @@ def build(settings: MiniHH) -> Corpus:
         grader=SimulatedGrader(**asdict(settings.grader)),
         **asdict(settings.annotator),
     )
-    sizes = settings.train_pairs, settings.test_pairs
-    pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
+    pairs, report = sampled_splits(world.sample, settings, (settings.train_pairs, settings.test_pairs), statistics)
     return Corpus(
         name="mini_hh",
         train=pairs["train"],

@@ -75,8 +75,7 @@ def mixed(
     available: dict[str, list[Pair]] = {}
     for name, pairs in {OWN: own.train, **synthetic}.items():
         report = reports[f"{name}/train"] = LoadReport(rows=len(pairs))
-        usable = [pair for pair in pairs if not _refuse(pair, name, heldout, uses_row, report)]
-        available[name] = usable
+        available[name] = [pair for pair in pairs if not _refuse(pair, name, heldout, uses_row, report)]
     fractions = mixture.shares
     if fractions is None:  # all synthetic rows, thus in proportion to their number
         fractions = {name: float(len(available[name])) for name in synthetic}
@@ -85,15 +84,13 @@ def mixed(
                 f"needs.{', needs.'.join(synthetic)}: the corpora of these inputs have no row that can be used for "
                 "training; generate more rows"
             )
-    sizes = {name: len(pairs) for name, pairs in available.items()}
-    counts = row_counts(fractions, sizes, mixture.rows)
+    counts = row_counts(fractions, {name: len(pairs) for name, pairs in available.items()}, mixture.rows)
     train: list[Pair] = []
     for name, count in counts.items():
         pairs = available[name]
         # a prefix of a permutation: a smaller selection is contained in a larger one
         rng = np.random.default_rng(seed(f"mixture/{name}"))
-        selected = rng.permutation(len(pairs))[:count]
-        train += [pairs[i] for i in sorted(selected)]
+        train += [pairs[i] for i in sorted(rng.permutation(len(pairs))[:count])]
     for name, pairs in available.items():
         report = reports[f"{name}/train"]
         report.kept = counts.get(name, 0)

@@ -74,8 +74,7 @@ def check_columns(values: Mapping[str, Any], columns: Pairs) -> None:
     """Raise MissingColumns if a row lacks a column."""
     names = {role: getattr(columns, role) for role in MEANING if getattr(columns, role)}
     # a row without a prompt column may hold full conversations
-    alternative = "" if columns.prompt in values else OR_WHOLE_CONVERSATIONS
-    require_columns(values, names, MEANING, alternative)
+    require_columns(values, names, MEANING, "" if columns.prompt in values else OR_WHOLE_CONVERSATIONS)
 
 
 def _form_of(value: object) -> str:

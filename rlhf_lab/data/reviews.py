@@ -14,6 +14,5 @@ from rlhf_lab.environments.reviews.world import VERSION, ReviewWorld
 def build(settings: Reviews) -> Corpus:
     """Generate the corpus of a review world. `oracle` is the `ReviewWorld` itself."""
     world = ReviewWorld(seed=settings.split_seeds()[0], **asdict(settings.annotator))
-    sizes = settings.train_pairs, settings.test_pairs
-    pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
+    pairs, report = sampled_splits(world.sample, settings, (settings.train_pairs, settings.test_pairs), statistics)
     return world_corpus("reviews", f"review world {VERSION}", settings, pairs, report, oracle=world)

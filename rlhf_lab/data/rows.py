@@ -100,8 +100,7 @@ def _ranges_in_words(numbers: Sequence[int]) -> str:
             ranges[-1] = [ranges[-1][0], number]
         else:
             ranges.append([number])
-    texts = ["–".join(map(str, bounds)) for bounds in ranges[:SHOWN]]
-    listed = ", ".join(texts)
+    listed = ", ".join("–".join(map(str, bounds)) for bounds in ranges[:SHOWN])
     return listed + (", …" if len(ranges) > SHOWN else "")
 
 

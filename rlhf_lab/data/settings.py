@@ -230,8 +230,7 @@ class Mixture(Section):
         sources = ("data", *roles)
         for name in self.shares or {}:
             if name not in sources:
-                hint = schema.did_you_mean(name, sources)
-                problems.append(f"mixture.shares.{name} is no source of this run{hint}")
+                problems.append(f"mixture.shares.{name} is no source of this run{schema.did_you_mean(name, sources)}")
         if config.data.max_turns > 1 and algorithm.trains_on == "prompts":
             problems.append(
                 "needs.corpus: with an environment that answers the policy, tasks can only come from the environment; "

@@ -55,8 +55,7 @@ class Move:
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Format a call as the model writes it: `search[Velmora ; capital]`."""
-    values = DIVIDER.join(map(str, arguments.values()))
-    return f"{name}[{values}]"
+    return f"{name}[{DIVIDER.join(map(str, arguments.values()))}]"
 
 
 def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:

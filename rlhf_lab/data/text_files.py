@@ -135,8 +135,7 @@ def read_delimited(file: Path, bad: BadRows) -> Iterator[SourceRow]:
         if problem:
             bad.add(str(file), number, problem)
         else:
-            values = map(decoded_messages, fields)
-            yield SourceRow(str(file), number, dict(zip(header, values, strict=True)))
+            yield SourceRow(str(file), number, dict(zip(header, map(decoded_messages, fields), strict=True)))
 
 
 def _quoting_problem(reason: str) -> str:

@@ -107,11 +107,11 @@ def _on_base(copy: Copy, stage: Stage, need: Stage | External, expected: Stored,
     adapter = reward_adapter(stage, need, member) if shares_base(stage) else None
     if adapter is None:
         return copy
-    reason = why_separate(stage, adapter, expected)
+    reason = adapter.record.why_separate(adapter.identity, stage.config.model.stored("policy"), expected)
     if reason:
         return replace(copy, apart=reason)
     # on the shared base it only needs its adapter and its head
-    return replace(copy, beside=adapter.parameters(copy.shape) + head)
+    return replace(copy, beside=copy.shape.adapter(adapter.rank, adapter.targets) + head)
 
 
 def reward_copies(stage: Stage) -> list[Copy]:
@@ -309,9 +309,6 @@ class Trained:
     rank: int
     targets: Sequence[str] | None
 
-    def parameters(self, shape: ModelShape) -> int:
-        return shape.adapter(self.rank, self.targets)
-
 
 def reward_adapter(stage: Stage, need: Stage | External, member: int = 0) -> Trained | None:
     """Return the adapter of a reward model's member; None if it has no adapter, or one that rlhf_lab did not train."""
@@ -333,8 +330,3 @@ def reward_adapter(stage: Stage, need: Stage | External, member: int = 0) -> Tra
     # stages that are not built have no files yet, so their settings keys are compared instead
     record = Record(trained_on.settings_key, model.stored("policy"))
     return Trained(record, start.settings_key, model.lora.rank, model.lora.targets)
-
-
-def why_separate(stage: Stage, adapter: Trained, expected: Stored) -> str:
-    """Return why an adapter cannot use the policy's base, see `Record.why_separate`; empty if it can."""
-    return adapter.record.why_separate(adapter.identity, stage.config.model.stored("policy"), expected)

@@ -84,8 +84,7 @@ def smallest_split(shape: ModelShape, rows: Rows, training: Training, card_bytes
     Among splits over equally many devices, less pipelining is preferred.
     """
     # layers are split evenly, and each device holds complete attention heads
-    stage_counts = range(1, shape.layers + 1)
-    pipelines = [stages for stages in stage_counts if shape.layers % stages == 0]
+    pipelines = [stages for stages in range(1, shape.layers + 1) if shape.layers % stages == 0]
     tensors = [degree for degree in TENSOR if shape.heads % degree == 0]
     splits = [(tensor, pipeline) for tensor in tensors for pipeline in pipelines]
     splits.sort(key=lambda split: (split[0] * split[1], split[1]))

@@ -189,8 +189,7 @@ def _suggestion_if_fits(
             previous = overrides.get(prefix + key, value)
             overrides[prefix + key] = min(value, previous)
         peak = max(peak, plan.peak)
-    words = [f"{key}={literal(value)}" for key, value in overrides.items()]
-    return Suggestion(words, peak)
+    return Suggestion([f"{key}={literal(value)}" for key, value in overrides.items()], peak)
 
 
 def micro_batch_changes(stage: Stage, device: Device) -> Iterator[Change]:

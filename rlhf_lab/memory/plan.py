@@ -113,8 +113,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     strategy = copies.strategy(stage)
     how = arithmetic(stage, cuda)
     models = copies.copies(stage)
-    trains = any(model.trained for model in models)
-    rows = copies.micro_rows(stage, processes) if trains else None
+    rows = copies.micro_rows(stage, processes) if any(model.trained for model in models) else None
     # flash attention concatenates rows, each with its own prompt
     repeats_prompts = strategy in _IN_STEP or how.attention == "flash_attention_2"
     if rows and (repeats_prompts or not stage.config.algorithm.resources.shares_prompts):

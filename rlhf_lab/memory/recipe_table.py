@@ -67,8 +67,7 @@ def recipe_grids() -> list[Grid]:
 
 def page(grids: Sequence[Grid]) -> str:
     """Return the tables as a Markdown page that names its command."""
-    cards = [f"{name} {gib} GiB" for name, gib in CARDS_GIB.items()]
-    sizes = ", ".join(cards)
+    sizes = ", ".join(f"{name} {gib} GiB" for name, gib in CARDS_GIB.items())
     head = (
         "# Memory plan by recipe and card, 0.5B to 70B\n\n"
         f"Calculated, not measured: `{COMMAND} to=docs/results/memory_recipes.md`. It uses the planner of every run "
@@ -90,8 +89,7 @@ def page(grids: Sequence[Grid]) -> str:
 
 def _recipe_grid(recipe: str, rank: int, ticker: Ticker) -> Grid:
     trained = f"an adapter of rank {rank}" if rank else "all parameters"
-    columns = [f"{card} {when}" for card in CARDS_GIB for when in ("before", "after")]
-    header = ["model", *columns]
+    header = ["model", *(f"{card} {when}" for card in CARDS_GIB for when in ("before", "after"))]
     first = recipe_stage(recipe, MODELS[0], rank)
     rows = []
     for model in MODELS:

@@ -86,8 +86,7 @@ def derivation(plan: StagePlan) -> list[str]:
     rows = plan.rows
     lines = []
     if rows:
-        strategy = STRATEGIES[copies.strategy(plan.stage)]
-        byte_counts = bytes_per_parameter(training, master=strategy.master)
+        byte_counts = bytes_per_parameter(training, master=STRATEGIES[copies.strategy(plan.stage)].master)
         terms = " + ".join(f"{name} {count}" for name, count in byte_counts.items())
         total = sum(byte_counts.values())
         lines.append(f"per trained parameter of a matrix: {terms} = {total} B{_adapter_text(plan, training)}")

@@ -187,8 +187,7 @@ class ModelShape:
 
 def gpt2(name: str, hidden: int, layers: int, heads: int) -> ModelShape:
     """Return a model of GPT-2's family with 50,257 tokens, 1024 positions and a tied head."""
-    head_dim = hidden // heads
-    return ModelShape("gpt2", hidden, layers, heads, heads, head_dim, 4 * hidden, 50257, 1024, name=name)
+    return ModelShape("gpt2", hidden, layers, heads, heads, hidden // heads, 4 * hidden, 50257, 1024, name=name)
 
 
 def llama(

@@ -168,8 +168,7 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
     read_prompt = to_conversation if uses_chat_template(settings, tokenizer) else None
-    stop_ids = _stop_ids(generation_source, revision_of(settings, generation_source))
-    return Encoder(tokenizer, read_prompt, stop_ids)
+    return Encoder(tokenizer, read_prompt, _stop_ids(generation_source, revision_of(settings, generation_source)))
 
 
 def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:

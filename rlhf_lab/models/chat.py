@@ -143,8 +143,7 @@ class ChatTemplate:
         behind = called.partition(end_text)[2]
         marked_behind = behind
         if not has_special_text:  # rendered only to check that the template keeps all results
-            all_marked = [*opening, *_marked(answered, texts)]
-            _, _, marked = self._render(all_marked, None).partition(MADE_UP)
+            _, _, marked = self._render([*opening, *_marked(answered, texts)], None).partition(MADE_UP)
             marked_behind = marked.partition(end_text)[2]
         missing = any(text and MARK.format(index) not in marked_behind for index, text in enumerate(texts))
         if not behind or missing:
@@ -305,8 +304,7 @@ class ChatTemplate:
     def _behind_response(self) -> list[int]:
         """Return the tokens that the template writes after a response."""
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
-        rendered = self._render(messages, None, generation=False)
-        return self._ids(rendered.partition(MARK.format(0))[2])
+        return self._ids(self._render(messages, None, generation=False).partition(MARK.format(0))[2])
 
     def _end_of_turn(self) -> list[int]:
         """Return the tokens that the template writes after a response, up to the first special token."""
@@ -325,8 +323,7 @@ class ChatTemplate:
     @cached_property
     def _strips(self) -> bool:
         """True if the template removes the space around a message."""
-        spaced = [{"role": "user", "content": f" {MARK.format(0)} "}]
-        return f" {MARK.format(0)} " not in self._render(spaced, None)
+        return f" {MARK.format(0)} " not in self._render([{"role": "user", "content": f" {MARK.format(0)} "}], None)
 
 
 def _texts_of(messages: Sequence[Message]) -> list[str]:

@@ -271,8 +271,7 @@ class TokenBatch:
         """One row for each distinct prompt; None if no two rows have the same prompt."""
         if self.prompt_of is None:
             return None
-        first_rows = [self.prompt_of.index(number) for number in range(self.prompts)]
-        return to_device(first_rows, self.tokens_BT.device)
+        return to_device([self.prompt_of.index(number) for number in range(self.prompts)], self.tokens_BT.device)
 
     @property
     def prompts(self) -> int:
@@ -287,8 +286,7 @@ class TokenBatch:
     @property
     def responses_width(self) -> int:
         """Number of tokens of the longest response."""
-        lengths = zip(self.prompt_lengths, self.lengths, strict=True)
-        return max(length - prompt for prompt, length in lengths)
+        return max(length - prompt for prompt, length in zip(self.prompt_lengths, self.lengths, strict=True))
 
     def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rows and columns, (N,) each, of the response tokens in the loss: row-major, column ≥ 1."""

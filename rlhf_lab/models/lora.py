@@ -23,10 +23,19 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import ArtifactError, ConfigError, import_optional
 from rlhf_lab.core.files import write_json
-from rlhf_lab.models.model_files import Record, adapter_dir, base_identity, reading_weights, refuse_circle
+from rlhf_lab.models.model_files import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    Record,
+    adapter_dir,
+    base_identity,
+    reading_weights,
+    refuse_circle,
+)
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.weights import (
     EARLIER,
+    HEAD,
     add_parallel,
     add_product,
     has_packed_weight,
@@ -37,8 +46,6 @@ from rlhf_lab.models.weights import (
     weight_of,
 )
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # prefix of all tensor names in an adapter file, by peft's convention
 NAME = "default"  # name of a model's only adapter; peft allows several
 Products = Mapping[str, tuple[Tensor, Tensor]]
@@ -46,7 +53,6 @@ Products = Mapping[str, tuple[Tensor, Tensor]]
 RECORD = "_rlhf_lab_adapter_on"
 """Key in a model's `__dict__` (see `sharded.ROOT`) for the base that its adapter is trained on, a `Record`."""
 BASE_LAYER = "base_layer"  # peft's name of the layer that it wraps with an adapter
-HEAD = "score"  # head of a reward model: it is new, so it is fully trained and stored with the adapter
 
 
 def trainable(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
@@ -114,8 +120,7 @@ def effective_weight(layer: nn.Module) -> Tensor:
     if not _is_adapted(layer):
         return weight_of(layer)
     weight = weight_of(base_layer(layer))
-    delta = _untyped(layer).get_delta_weight(NAME)
-    return weight + delta.to(weight.dtype)
+    return weight + _untyped(layer).get_delta_weight(NAME).to(weight.dtype)
 
 
 def base_layer(layer: nn.Module) -> nn.Module:
@@ -128,8 +133,7 @@ def without_adapter(model: nn.Module) -> nn.Module:
 
     It is the reference of DPO and of a KL penalty. After LoRA-SFT it is the SFT policy, which was saved merged.
     """
-    bases = {layer: base_layer(layer) for layer in _adapted_layers(model)}
-    return _with_layers(model, bases).requires_grad_(False)
+    return _with_layers(model, {layer: base_layer(layer) for layer in _adapted_layers(model)}).requires_grad_(False)
 
 
 def twin(model: nn.Module) -> nn.Module:
@@ -149,8 +153,7 @@ def merged(model: nn.Module) -> nn.Module:
     if not adapted and not others:
         return model
     # only layers that change are replaced; everything else is shared with `model`
-    replacements = {layer: _merged_layer(layer) for layer in (*adapted, *others)}
-    return _with_layers(model, replacements)
+    return _with_layers(model, {layer: _merged_layer(layer) for layer in (*adapted, *others)})
 
 
 def products_of(model: nn.Module) -> Products:
@@ -198,12 +201,12 @@ def save_products(products: Products, directory: Path) -> None:
         "target_modules": sorted({name.rpartition(".")[2] for name in products}),
         "bias": "none",
     }
-    write_json(directory / CONFIG, config)
+    write_json(directory / ADAPTER, config)
     tensors = {}
     for name, (a, b) in products.items():
         tensors[f"{PREFIX}{name}.lora_A.weight"] = a.cpu().contiguous()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = b.cpu().contiguous()
-    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
 def rank_of(products: Products) -> int:
@@ -254,7 +257,7 @@ def save_adapter(model: nn.Module, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(str(directory))
     stored = {f"{PREFIX}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(stored, directory / WEIGHTS, metadata={"format": "pt"})
+    save_file(stored, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     model.__dict__[RECORD].write(directory)
 
 
@@ -262,12 +265,12 @@ def adapter_base(source: str | Path) -> str | None:
     """Return the base of an adapter directory; None if `source` is not an adapter directory."""
     directory = Path(source)
     is_full_model = (directory / "config.json").is_file()
-    if is_full_model or not (directory / CONFIG).is_file():
+    if is_full_model or not (directory / ADAPTER).is_file():
         return None
     base = import_optional("peft").PeftConfig.from_pretrained(str(directory)).base_model_name_or_path
     if not base:
         raise ArtifactError(
-            f"{directory} is an adapter whose {CONFIG} has no base_model_name_or_path; set it to the directory or hub "
+            f"{directory} is an adapter whose {ADAPTER} has no base_model_name_or_path; set it to the directory or hub "
             "id of the model that the adapter was trained on"
         )
     return str(base)
@@ -387,9 +390,11 @@ def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[s
     """Return peft's config of a stored adapter, its tensors by their names in the model, and those of a scalar head."""
     peft = import_optional("peft")
     config = peft.PeftConfig.from_pretrained(str(directory))
-    weights_file = Path(directory) / WEIGHTS
+    weights_file = Path(directory) / ADAPTER_WEIGHTS
     if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
-        raise ArtifactError(f"{directory} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
+        raise ArtifactError(
+            f"{directory} is not a LoRA adapter in safetensors: expected {ADAPTER_WEIGHTS} and peft_type LORA"
+        )
     with reading_weights(weights_file):
         stored = load_file(weights_file)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}

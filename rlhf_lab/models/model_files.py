@@ -325,8 +325,7 @@ def _adapter_problems(directory: Path, label: str, *, reward: bool) -> list[str]
         return messages
     # peft adds a prefix to all names, so the name of the head may be anywhere within them
     has_own_head = any(f".{HEAD}" in f".{name}" for name in names)
-    base_problems = problems(base, f"{label}: its base", reward=reward and not has_own_head)
-    return messages + base_problems
+    return messages + problems(base, f"{label}: its base", reward=reward and not has_own_head)
 
 
 def tensor_names(directory: Path, label: str) -> set[str]:

@@ -158,8 +158,7 @@ def _first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     bins: list[list[int]] = []
     largest_first = sorted(range(len(sizes)), key=lambda item: -sizes[item])
     for item in largest_first:
-        fitting = (index for index, left in enumerate(remaining) if sizes[item] <= left)
-        position = next(fitting, len(bins))
+        position = next((index for index, left in enumerate(remaining) if sizes[item] <= left), len(bins))
         if position == len(bins):
             remaining.append(capacity)
             bins.append([])

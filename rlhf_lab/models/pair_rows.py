@@ -52,8 +52,7 @@ def response_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> t
     codebook_N = (column_N - batch.prompt_len_B[row_N]) % codebooks
     # one bin per (row, codebook)
     bin_N = row_N * codebooks + codebook_N
-    sums = sum_rows(logps.logps_N, bin_N, logps.rows * codebooks)
-    return sums.view(-1, codebooks)
+    return sum_rows(logps.logps_N, bin_N, logps.rows * codebooks).view(-1, codebooks)
 
 
 @torch.no_grad()
@@ -61,8 +60,7 @@ def sequence_logps(
     model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384, codebooks: int = 0
 ) -> torch.Tensor:
     """Return the log-probability of each response, nats, (N,) on the CPU; (N, codebooks) with codebooks."""
-    shape = (len(rows), codebooks) if codebooks else (len(rows),)
-    logps_N = torch.zeros(shape)
+    logps_N = torch.zeros((len(rows), codebooks) if codebooks else (len(rows),))
 
     def batch_logps(batch: TokenBatch) -> torch.Tensor:
         return response_logps(model, batch, codebooks).cpu()

@@ -115,8 +115,7 @@ class CallFormat:
             return self._read_elements(name, text, start)
         value, end = _json_at(text, start)
         if value is not NO_VALUE:
-            call = _read_call(name, read_arguments(text[start:end]), id)
-            return [call], self._behind(text, end)
+            return [_read_call(name, read_arguments(text[start:end]), id)], self._behind(text, end)
         written, end = self._up_to_end(text, start)
         return [_read_call(name, {MALFORMED: written.strip()}, id)], end
 

@@ -39,8 +39,7 @@ def conversation_row(
         ids, mask = encoder.chat.turns(messages, tools, learned)
     else:
         ids, mask = _text_turns(encoder, messages, learned)
-    opening = render_prompt(messages[: learned[0]], tools)
-    row = encoder.fit(opening, ids, max_length)
+    row = encoder.fit(render_prompt(messages[: learned[0]], tools), ids, max_length)
     return row, mask[: len(row[1])]
 
 
@@ -72,8 +71,7 @@ class RowFile(RecordFile[MaskedRow]):
     def encode(self, record: MaskedRow) -> bytes:
         (prompt, response), mask = record
         stored_response = [token if learned else -1 - token for token, learned in zip(response, mask, strict=True)]
-        numbers = [len(prompt), *prompt, *stored_response]
-        return np.array(numbers, np.int32).tobytes()
+        return np.array([len(prompt), *prompt, *stored_response], np.int32).tobytes()
 
     def decode(self, stored: bytes) -> MaskedRow:
         numbers = np.frombuffer(stored, np.int32)
@@ -82,5 +80,4 @@ class RowFile(RecordFile[MaskedRow]):
         response = numbers[response_start:]
         mask = response >= 0
         # a token id outside the loss is stored as −1 − id, so that id 0 has a sign as well
-        response_ids = np.where(mask, response, -1 - response)
-        return (prompt.tolist(), response_ids.tolist()), mask.tolist()
+        return (prompt.tolist(), np.where(mask, response, -1 - response).tolist()), mask.tolist()

@@ -8,10 +8,9 @@ from typing import Any
 import families
 import pytest
 import torch
+from memory_cases import nbytes, require_counted, saved_for_backward
 from test_sampler import flat
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory.shapes import config_shape
@@ -22,7 +21,6 @@ from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import has_linear_head, head_cap, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import HuggingFace, LoRA
-from rlhf_lab.models.sharded import blocks
 from rlhf_lab.models.weights import compute_under_autocast, experts, is_packed
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
@@ -44,14 +42,7 @@ def loaded(family: str, directory: Path, **settings: Any) -> nn.Module:
 @pytest.mark.parametrize("family", PLANNED)
 def test_parameters_are_counted_as_transformers_makes_them(family: str, tied: bool) -> None:
     config = families.config(family, tie_word_embeddings=tied)
-    shape = config_shape(config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-        config.num_labels = 3
-        scored = AutoModelForSequenceClassification.from_config(config)
-    assert shape.parameters == sum(p.numel() for p in model.parameters())
-    assert shape.scalar(3).parameters == sum(p.numel() for p in scored.parameters())
-    assert shape.block == sum(p.numel() for p in blocks(model)[0].parameters())
+    require_counted(config_shape(config), config)
 
 
 @pytest.mark.parametrize("family", PLANNED)
@@ -83,18 +74,11 @@ def saved_bytes(family: str, layers: int, rows: Rows, low: bool) -> int:
     """Bytes that autograd keeps of a forward pass of the trunk, each storage once, without the weights."""
     model: Any = compute_under_autocast(families.random_model(family, num_hidden_layers=layers))
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
-    kept: dict[int, torch.Tensor] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = tensor
-        return tensor
-
     ids = torch.randint(2, 97, (rows.rows, rows.width), generator=torch.Generator().manual_seed(0))
-    with saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16, enabled=low):
+    saved = saved_for_backward(lambda tensor: tensor.untyped_storage().data_ptr() in own)
+    with saved as kept, torch.autocast("cpu", torch.bfloat16, enabled=low):
         model.base_model(input_ids=ids, use_cache=False)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return nbytes(kept)
 
 
 def test_experts_are_all_in_memory_and_few_at_work() -> None:

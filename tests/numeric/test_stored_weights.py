@@ -318,12 +318,6 @@ def test_who_asks_for_trained_weights_in_bfloat16_is_told(weights: Any, rank: in
     assert ["trained weights are float32" in note for note in notes] == [True] * told
 
 
-@pytest.mark.parametrize("written", ["model.weights_of={reward: bfloat16}", "model.weights_of.reward=bfloat16"])
-def test_one_role_is_written_on_the_command_line(written: str) -> None:
-    model = planned("dpo", *SMALL_WORLD, written).config.model
-    assert (model.stored("reward"), model.stored("reference")) == ("bfloat16", "float32")
-
-
 def test_layers_that_cannot_be_packed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Conv1D.*set model.weights=bfloat16"):
         loaded(saved("gpt2", tmp_path), "nf4")

@@ -23,20 +23,6 @@ def key(*overrides: str) -> str:
     return planned("dpo_lora", *SMALL, *overrides).key
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("rank=-1", "rank=-1 must be at least 0; 0 trains all parameters"),
-        ("alpha=0", "alpha=0.0 must be above 0"),
-        ("targets=[]", "targets is empty; null is every linear layer"),
-        ("lr_multiple=0", "lr_multiple=0.0 must be above 0"),
-    ],
-)
-def test_a_wrong_setting_is_refused_by_name(wrong: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=rf"model.lora.{message}"):
-        checked("dpo_lora", f"model.lora.{wrong}")
-
-
 def test_an_adapter_takes_a_multiple_of_the_models_rate_and_a_written_rate_as_it_is() -> None:
     full = checked("dpo").algorithm.lr
     assert checked("dpo_lora").algorithm.lr == pytest.approx(7 * full)

@@ -128,5 +128,3 @@ def test_what_cannot_be_shuffled_is_refused() -> None:
         Pairs(path="a.jsonl", shuffle_buffer=10)
     with pytest.raises(ValueError, match="cannot be shuffled"):
         GradedData(path="a.jsonl", streaming=True, shuffle_buffer=10)
-    with pytest.raises(ValueError, match="shuffle_buffer=-1 must be at least 0"):
-        Pairs(path="a.jsonl", streaming=True, shuffle_buffer=-1)
