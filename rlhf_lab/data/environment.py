@@ -19,7 +19,7 @@ from rlhf_lab.core.user_code import load_from_file
 from rlhf_lab.data import prompts
 from rlhf_lab.data.adapters import openenv, tool_methods, verifiers
 from rlhf_lab.data.adapters.sessions import OPENING, EpisodeSession, SessionEnvironment
-from rlhf_lab.data.environment_settings import ForeignEnvironment
+from rlhf_lab.data.file_settings import ForeignEnvironment
 from rlhf_lab.data.loading import SourceReport, fingerprint, heldout, load_corpus
 from rlhf_lab.data.rows import OTHER_FACTS, fingerprint_with_metadata
 from rlhf_lab.data.transcript import render_prompt, to_conversation

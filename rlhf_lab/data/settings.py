@@ -1,7 +1,7 @@
-"""Settings common to all data sources, and those of `data=mix`. Imports no torch; see `rlhf_lab/config/registry.py`.
+"""Settings common to all data sources, those of `data=mix`, and the mixture of rows. Imports no torch.
 
-world_settings.py has the settings of embedded synthetic data ("worlds"), file_settings.py those of files, and
-environment_settings.py those of user-defined environments. A pack (rlhf_lab/packs/) defines the settings of its worlds.
+world_settings.py has the settings of embedded synthetic data ("worlds"), file_settings.py those of files and of
+user-defined environments. A pack (rlhf_lab/packs/) defines the settings of its worlds.
 """
 
 from __future__ import annotations
@@ -10,21 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from rlhf_lab.config import registry, schema
 from rlhf_lab.config.registry import register
-from rlhf_lab.config.section import Section
+from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.ranges import BySize, Ge
-
-if TYPE_CHECKING:
-    from rlhf_lab.config.root import Config
-
-from typing import TYPE_CHECKING, Literal
-
-from rlhf_lab.config.section import section
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
