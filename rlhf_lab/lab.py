@@ -79,7 +79,7 @@ CORE = Pack(
     ),
     # Source files of the user's own code that a stage runs.
     code_files=(
-        "rlhf_lab.data.environment_settings:code_files",
+        "rlhf_lab.data.file_settings:code_files",
         "rlhf_lab.rewards.external.trial:code_files",
     ),
 )

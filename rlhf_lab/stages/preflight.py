@@ -26,7 +26,7 @@ from rlhf_lab.data.file_settings import FileSettings
 from rlhf_lab.data.generated import generated_problem
 from rlhf_lab.data.reading import HUB_ID, local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
-from rlhf_lab.data.rows import BadRows
+from rlhf_lab.data.rows import BadRows, MissingColumns
 from rlhf_lab.models import families, model_files
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.sampling.settings import Vllm
@@ -348,8 +348,11 @@ def _is_one_row(source: str, max_bad_rows: int) -> bool:
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:
     source = import_module(registry.implementation("data", registry.kind_of("data", data)))
-    if hasattr(source, "column_problem"):
-        problem: str | None = source.column_problem(values, data)
-        return problem
+    if hasattr(source, "check_columns"):
+        try:
+            source.check_columns(values, data)
+        except MissingColumns as problem:
+            return str(problem)
+        return None
     missing = [name for name in data.fixed_columns if name not in values]
     return missing_columns(missing, values) if missing else None

@@ -16,7 +16,7 @@ from rlhf_lab.config import root
 from rlhf_lab.core import machine, ranks
 from rlhf_lab.core.console import QUIET, VERBOSITY, console
 from rlhf_lab.core.machine import PROCESSES
-from rlhf_lab.memory.device import device
+from rlhf_lab.memory.devices import device
 from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.sweeps import sweep
 from rlhf_lab.sweeps.job_lines import JobLines, job_finished

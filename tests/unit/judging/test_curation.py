@@ -9,7 +9,7 @@ from support import checked, planned
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
-from rlhf_lab.data.contamination import EvaluationItems
+from rlhf_lab.data.duplicates import EvaluationItems
 from rlhf_lab.packs.judging.curation.curate import CONTAMINATED
 from rlhf_lab.packs.judging.curation.settings import Curate
 from rlhf_lab.packs.judging.synthesis.making import reject_duplicates

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
-from rlhf_lab.data.contamination import EvaluationItems, read_items
+from rlhf_lab.data.duplicates import EvaluationItems, read_items
 from rlhf_lab.data.generated import TRUTH
 from rlhf_lab.evaluations.suite.suite_file import read_suite
 from rlhf_lab.packs.judging.curation.settings import Curate

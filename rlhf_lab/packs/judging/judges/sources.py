@@ -24,9 +24,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import file_digest, parse_json, read_jsonl, read_object
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.core.text import well_formed_value
-from rlhf_lab.data.json_text import JsonText
-from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import describe
+from rlhf_lab.data.text_files import JsonText, file_lines
 from rlhf_lab.data.transcript import as_prompt, render_prompt, response_text
 
 ROWS, RESULT = "evaluation.jsonl", "result.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import fingerprint, parse_json, read_object
-from rlhf_lab.data.lines import file_lines
+from rlhf_lab.data.text_files import file_lines
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
