@@ -8,16 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from judge_server import (
-    PRICES,
-    Said,
-    assert_ledger_is_the_servers,
-    connect,
-    hang,
-    in_turn,
-    start_client,
-    wait_until,
-)
+from judge_server import PRICES, Said, assert_ledger_is_the_servers, connect, hang, in_turn, start_client, wait_until
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message

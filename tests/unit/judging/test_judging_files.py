@@ -284,11 +284,7 @@ def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
 
 def test_the_summary_by_hand(tmp_path):
     """Four comparisons: a win, a disagreement, an unscored one, equal responses. Wins 1, ½ and ½ of three scored."""
-    answers = {
-        "win": lambda first: "A" if first else "B",
-        "bias": lambda first: "A",
-        "refuse": lambda first: None,
-    }
+    answers = {"win": lambda first: "A" if first else "B", "bias": lambda first: "A", "refuse": lambda first: None}
 
     def answer(request):
         kind = next(kind for kind in answers if kind in request.about.prompt)

@@ -45,11 +45,7 @@ class Curation:
         return Result(metrics=metrics, primary=["made/rows", "made/acceptance"])
 
     def _row(self, number: int, pair: Pair) -> Row:
-        row: Row = {
-            "prompt": pair.prompt,
-            "chosen": pair.chosen,
-            "rejected": pair.rejected,
-        }
+        row: Row = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
         source = str(pair.meta.get("source", f"row {number + 1}"))
         row |= {"source": source, "problem": self._problem(pair)}
         truth = {name: pair.meta[name] for name in TRUTH if name in pair.meta}

@@ -77,11 +77,7 @@ class GradingPairs:
             means = {}
             for name in self.rubric.names:
                 means[f"grade/{name}"] = _mean(row[name] for row in batch)
-            self.run.log(
-                start + len(batch),
-                unscored=_mean(row["unscored"] is not None for row in batch),
-                **means,
-            )
+            self.run.log(start + len(batch), unscored=_mean(row["unscored"] is not None for row in batch), **means)
         about = header(self.run.corpus.train, self.rubric, self.judge.identity)
         write_json(self.run.directory / HEADER, about)
         graded = sum(row["unscored"] is None for row in rows)

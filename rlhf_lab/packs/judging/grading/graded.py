@@ -27,30 +27,15 @@ class GradedResponse:
         # JSON has no NaN
         values = [None if grades.unscored else value for value in grades.values]
         columns = dict(zip(rubric.names, values, strict=True))
-        return {
-            **vars(self),
-            **columns,
-            "reason": grades.reason,
-            "unscored": grades.unscored,
-        }
+        return {**vars(self), **columns, "reason": grades.reason, "unscored": grades.unscored}
 
 
-def responses_of(
-    split: str,
-    pairs: Sequence[Pair],
-    positions: Sequence[int],
-) -> Iterator[GradedResponse]:
+def responses_of(split: str, pairs: Sequence[Pair], positions: Sequence[int]) -> Iterator[GradedResponse]:
     """Yield both responses of some pairs of a split, in the order of the rows."""
     for position in positions:
         pair = pairs[position]
         for side in SIDES:
-            yield GradedResponse(
-                split,
-                position,
-                side,
-                pair.prompt,
-                getattr(pair, side),
-            )
+            yield GradedResponse(split, position, side, pair.prompt, getattr(pair, side))
 
 
 def header(pairs: Sequence[Pair], rubric: JudgeRubric, judge: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,10 +44,5 @@ def header(pairs: Sequence[Pair], rubric: JudgeRubric, judge: Mapping[str, Any])
     Args:
         pairs: all training pairs of the corpus, graded or not.
     """
-    about_rubric = {
-        "name": rubric.name,
-        "attributes": rubric.names,
-        "low": rubric.low,
-        "high": rubric.high,
-    }
+    about_rubric = {"name": rubric.name, "attributes": rubric.names, "low": rubric.low, "high": rubric.high}
     return {"corpus": corpus_mark(pairs), "rubric": about_rubric, "judge": dict(judge)}

@@ -45,11 +45,7 @@ class Channel:
     def question(self, request: CompletionRequest) -> PendingRequest:
         """Return a request with its digest, its size and its maximum cost."""
         body = self.backend.body(request)
-        max_input = max_input_tokens(
-            body,
-            schema=request.schema is not None,
-            tools=bool(request.tools),
-        )
+        max_input = max_input_tokens(body, schema=request.schema is not None, tools=bool(request.tools))
         return PendingRequest(
             digest=request.digest(self.backend.identity),
             request=request,
@@ -60,12 +56,7 @@ class Channel:
         )
 
     def completion(
-        self,
-        question: PendingRequest,
-        answer: ServiceAnswer,
-        *,
-        batch: bool = False,
-        latency_s: float = 0.0,
+        self, question: PendingRequest, answer: ServiceAnswer, *, batch: bool = False, latency_s: float = 0.0
     ) -> Completion:
         """Return an answer with its cost.
 
@@ -92,15 +83,7 @@ class Channel:
         calls = tuple(with_texts(call, self._without_key) for call in answer.tool_calls)
         blocks = tuple(with_texts(block, self._without_key) for block in answer.blocks)
         text = self._without_key(answer.text)
-        return Completion(
-            text,
-            answer.stop,
-            usage,
-            cost,
-            tool_calls=calls,
-            blocks=blocks,
-            latency_s=latency_s,
-        )
+        return Completion(text, answer.stop, usage, cost, tool_calls=calls, blocks=blocks, latency_s=latency_s)
 
     def _warn(self, what: str, instead: str) -> None:
         """Print, once, that a service reports an implausible number of tokens."""

@@ -109,14 +109,7 @@ class JudgeClient:
         pause_s: seconds before the second attempt if the service names no pause; doubled for each further attempt.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        settings: Service,
-        caller: JudgeContext,
-        *,
-        pause_s: float = 1.0,
-    ):
+    def __init__(self, backend: Backend, settings: Service, caller: JudgeContext, *, pause_s: float = 1.0):
         # check before the store is created
         if problem := missing_model(settings, may_ask=not caller.only_counts):
             raise ConfigError(problem)

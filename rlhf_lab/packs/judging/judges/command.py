@@ -122,11 +122,7 @@ def _read(path: Path, policy: str | None) -> ResponseSource:
     return read_source(find_run(path) if path.is_dir() else path, policy)
 
 
-def _account(
-    options: JudgeOptions,
-    sources: Sequence[ResponseSource],
-    rubric: JudgeRubric | None,
-) -> str:
+def _account(options: JudgeOptions, sources: Sequence[ResponseSource], rubric: JudgeRubric | None) -> str:
     """Return the name of the account that this command's costs are booked to. Repeating the command gives the same
     account.
 
@@ -178,34 +174,19 @@ def stored_config(directory: Path) -> root.Config:
 
 
 def _items(
-    options: JudgeOptions,
-    sources: Sequence[ResponseSource],
-    matched: Matched | None,
-    corpus: Corpus | None,
+    options: JudgeOptions, sources: Sequence[ResponseSource], matched: Matched | None, corpus: Corpus | None
 ) -> list[JudgingItem]:
     """Return the items to judge, in the order of A. With the same seed a smaller selection is part of a larger one."""
     names = names_of(sources)
     if matched:
         candidates = [
-            Candidates(
-                a.prompt,
-                a.response,
-                b.response,
-                names,
-                _reference(options, (a, b), corpus),
-            )
+            Candidates(a.prompt, a.response, b.response, names, _reference(options, (a, b), corpus))
             for a, b in matched.pairs
         ]
     else:
         answers = sources[0].answers
         candidates = [
-            Candidates(
-                answer.prompt,
-                answer.response,
-                "",
-                names,
-                _reference(options, (answer,), corpus),
-            )
+            Candidates(answer.prompt, answer.response, "", names, _reference(options, (answer,), corpus))
             for answer in answers
         ]
     if options.reference and all(each.reference is None for each in candidates):
@@ -225,11 +206,7 @@ def selected(items: list[T], count: int, seed: int) -> list[T]:
     return [items[i] for i in sorted(positions.tolist())]
 
 
-def _reference(
-    options: JudgeOptions,
-    answers: Sequence[SourcedResponse],
-    corpus: Corpus | None,
-) -> str | None:
+def _reference(options: JudgeOptions, answers: Sequence[SourcedResponse], corpus: Corpus | None) -> str | None:
     """Return the reference answer to a prompt, from a row of a file or else from the data of the run."""
     if not options.reference:
         return None
@@ -241,9 +218,7 @@ def _reference(
 
 
 def _requests(
-    items: Sequence[JudgingItem],
-    rubric: JudgeRubric | None,
-    options: JudgeOptions,
+    items: Sequence[JudgingItem], rubric: JudgeRubric | None, options: JudgeOptions
 ) -> list[CompletionRequest]:
     """Return all requests that judging would send."""
     requests: list[CompletionRequest] = []

@@ -50,12 +50,5 @@ def judge_of(run: Run) -> Completer:
     # the name of the run directory is the account, so the budget survives restarts
     config = run.config
     corpus = run.corpus
-    caller = JudgeContext(
-        run.directory.name,
-        Path(config.outputs),
-        corpus.oracle,
-        run.device,
-        run.note,
-        corpus.rubric,
-    )
+    caller = JudgeContext(run.directory.name, Path(config.outputs), corpus.oracle, run.device, run.note, corpus.rubric)
     return open_judge(config.judge, caller)

@@ -144,12 +144,7 @@ def question_of(judge: Completer, rubric: JudgeRubric | None, max_tokens: int, *
 
 
 def judge_items(
-    judge: Completer,
-    items: Sequence[JudgingItem],
-    path: Path,
-    rubric: JudgeRubric | None,
-    max_tokens: int,
-    count: int,
+    judge: Completer, items: Sequence[JudgingItem], path: Path, rubric: JudgeRubric | None, max_tokens: int, count: int
 ) -> list[dict[str, Any]]:
     """Return the rows of judgements.jsonl, one per item. `_complete` describes how the file is updated.
 
@@ -171,12 +166,7 @@ def judge_items(
 
 
 def grade_items(
-    judge: Completer,
-    items: Sequence[JudgingItem],
-    path: Path,
-    rubric: JudgeRubric,
-    max_tokens: int,
-    count: int,
+    judge: Completer, items: Sequence[JudgingItem], path: Path, rubric: JudgeRubric, max_tokens: int, count: int
 ) -> list[dict[str, Any]]:
     """Return the rows of grades.jsonl, one for each item's first response. `_complete` describes the file update.
 
@@ -199,16 +189,8 @@ def grade_items(
         rows = []
         for item, text, grades in zip(part, texts, graded, strict=True):
             values = [None if math.isnan(value) else value for value in grades.values]  # JSON has no NaN
-            identity = {
-                "id": item.row_id(question),
-                "prompt_id": item.prompt_id,
-                "name": text.names[0],
-            }
-            output_text = {
-                "prompt": text.prompt,
-                "response": text.first,
-                "reference": text.reference,
-            }
+            identity = {"id": item.row_id(question), "prompt_id": item.prompt_id, "name": text.names[0]}
+            output_text = {"prompt": text.prompt, "response": text.first, "reference": text.reference}
             columns = dict(zip(rubric.names, values, strict=True))
             rows.append({**identity, **output_text, **columns, "reason": grades.reason, "unscored": grades.unscored})
         return rows

@@ -139,11 +139,7 @@ def system_text(rubric: JudgeRubric | None, *, guided: bool, principles: Sequenc
 
 
 def comparison_requests(
-    candidates: Candidates,
-    rubric: JudgeRubric | None = None,
-    *,
-    max_tokens: int = 512,
-    principles: Sequence[str] = (),
+    candidates: Candidates, rubric: JudgeRubric | None = None, *, max_tokens: int = 512, principles: Sequence[str] = ()
 ) -> list[CompletionRequest]:
     """Return the requests of a comparison, one per order of `ORDERS`.
 
@@ -171,13 +167,7 @@ def comparison_requests(
         content = "\n\n".join([*before, fence("reply_a", a, code), fence("reply_b", b, code)])
         message: Message = {"role": "user", "content": content}
         writer_a, writer_b = names[::step]
-        about = PairwiseQuestion(
-            candidates.prompt,
-            a,
-            b,
-            (writer_a, writer_b),
-            tuple(principles),
-        )
+        about = PairwiseQuestion(candidates.prompt, a, b, (writer_a, writer_b), tuple(principles))
         requests.append(CompletionRequest((message,), system, max_tokens, schema, about=about))
     return requests
 

@@ -202,12 +202,7 @@ def _criteria_problems(values: Mapping[Any, Any]) -> list[str]:
 
 
 def grade_request(
-    rubric: JudgeRubric,
-    prompt: str,
-    response: str,
-    *,
-    reference: str | None = None,
-    max_tokens: int = 512,
+    rubric: JudgeRubric, prompt: str, response: str, *, reference: str | None = None, max_tokens: int = 512
 ) -> CompletionRequest:
     """Return the request for the grades of one response.
 

@@ -86,12 +86,7 @@ class ResponseSource:
 
     def summary(self) -> dict[str, Any]:
         """Return the source as it is recorded with a result."""
-        return {
-            "path": str(self.path),
-            "policy": self.policy,
-            "replies": len(self.answers),
-            "sha256": self.digest,
-        }
+        return {"path": str(self.path), "policy": self.policy, "replies": len(self.answers), "sha256": self.digest}
 
 
 @dataclass(frozen=True)

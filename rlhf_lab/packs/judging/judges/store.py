@@ -171,12 +171,7 @@ class Store:
 
     # --- attempts
 
-    def start(
-        self,
-        question: PendingRequest,
-        account: str,
-        budget_usd: float | None,
-    ) -> Completion | LedgerAttempt:
+    def start(self, question: PendingRequest, account: str, budget_usd: float | None) -> Completion | LedgerAttempt:
         """Return the stored completion, or reserve the maximum cost and return an attempt that may now be sent.
 
         Raises:
@@ -274,12 +269,7 @@ class Store:
         return any(self._is_attempted(row) for row in rows)
 
     def store_completion(
-        self,
-        attempt: LedgerAttempt,
-        completion: Completion,
-        model: str,
-        *,
-        repeated: bool = False,
+        self, attempt: LedgerAttempt, completion: Completion, model: str, *, repeated: bool = False
     ) -> None:
         """Store a completion and its cost.
 
@@ -301,12 +291,7 @@ class Store:
             self._answer(db, attempt.id, attempt.question, completion, model)
 
     def _answer(
-        self,
-        db: sqlite3.Connection,
-        id: int,
-        question: PendingRequest,
-        completion: Completion,
-        model: str,
+        self, db: sqlite3.Connection, id: int, question: PendingRequest, completion: Completion, model: str
     ) -> bool:
         row = db.execute("SELECT account, state, reserved_usd FROM attempts WHERE id = ?", [id]).fetchone()
         # results of a batch may be read twice, by two processes
@@ -369,10 +354,7 @@ class Store:
     # --- batches
 
     def start_batch(
-        self,
-        questions: Sequence[PendingRequest],
-        account: str,
-        budget_usd: float | None,
+        self, questions: Sequence[PendingRequest], account: str, budget_usd: float | None
     ) -> tuple[str, list[LedgerAttempt]]:
         """Record a batch and return (its name, its attempts).
 
@@ -429,14 +411,7 @@ class Store:
             return None
         items = self._db.execute("SELECT id, digest FROM attempts WHERE batch = ?", [name])
         digests = {item_name(name, item["id"]): item["digest"] for item in items}
-        return OpenBatch(
-            name,
-            row["account"],
-            row["owner"],
-            row["remote"] or "",
-            row["began"],
-            digests,
-        )
+        return OpenBatch(name, row["account"], row["owner"], row["remote"] or "", row["began"], digests)
 
     def question(self, item: str) -> PendingRequest:
         """Return the request of a batch item."""
@@ -451,14 +426,7 @@ class Store:
         lists = {name: tuple(values.get(name, ())) for name in ("messages", "tools", "stop")}
         request = CompletionRequest(**values | lists)
         identity = json.loads(row["identity"])
-        return PendingRequest(
-            row["digest"],
-            request,
-            identity,
-            row["bytes"],
-            row["reserved_usd"],
-            row["price"],
-        )
+        return PendingRequest(row["digest"], request, identity, row["bytes"], row["reserved_usd"], row["price"])
 
     def is_being_sent(self, batch: OpenBatch) -> bool:
         """Return True if a process is creating this batch at the service now."""
@@ -474,13 +442,7 @@ class Store:
             rows = self._db.execute("SELECT remote FROM batches WHERE remote IS NOT NULL")
             return {row["remote"] for row in rows}
 
-    def item_answered(
-        self,
-        item: str,
-        question: PendingRequest,
-        completion: Completion,
-        model: str,
-    ) -> bool:
+    def item_answered(self, item: str, question: PendingRequest, completion: Completion, model: str) -> bool:
         """Store the completion of a batch item. Return False if it was stored already."""
         with self._writing() as db:
             return self._answer(db, _attempt_id(item), question, completion, model)

@@ -139,11 +139,7 @@ def _value(name: str, text: str) -> Any:
 def _export(store: LabelStore, file: Path, form: str) -> None:
     written = export(store, file, form)
     left_out = f"; left out: {written.ties} ties, {written.skips} skips" if written.ties or written.skips else ""
-    console.print(
-        f"{file}: {written.rows} labels{left_out}",
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(f"{file}: {written.rows} labels{left_out}", markup=False, soft_wrap=True)
 
 
 def _serve(source: Path, path: Path, options: LabelOptions) -> None:

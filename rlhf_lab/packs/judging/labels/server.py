@@ -189,13 +189,7 @@ def _template() -> Any:
     return environment.get_template("label.html.j2")
 
 
-def serve(
-    session: LabelSession,
-    *,
-    port: int | None,
-    export_command: str,
-    announce: Callable[[str], None],
-) -> None:
+def serve(session: LabelSession, *, port: int | None, export_command: str, announce: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:

@@ -14,12 +14,7 @@ from rlhf_lab.packs.judging.labels.items import SECOND, TIE, LabelItem, other_si
 from rlhf_lab.packs.judging.labels.store import LabelStore
 from rlhf_lab.statistics.estimates import format_estimate
 
-SPEAKERS = {
-    "user": "Person",
-    "assistant": "Assistant",
-    "system": "System",
-    "tool": "Tool",
-}
+SPEAKERS = {"user": "Person", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 LEAST_LABELS = 10
 """Minimum number of labels before the page offers agreement statistics."""
 
@@ -77,14 +72,7 @@ class LabelSession:
         shown = shown_first(item_id, self.seed, self.annotator)
         # translate the button into the side of the item
         winner = {"1": shown, "2": other_side(shown), "tie": TIE, "skip": None}[choice]
-        self.store.label(
-            event,
-            self.annotator,
-            item_id,
-            winner=winner,
-            shown=shown,
-            seconds=round(seconds, 3),
-        )
+        self.store.label(event, self.annotator, item_id, winner=winner, shown=shown, seconds=round(seconds, 3))
 
     def undo(self, event: str, undoes: int) -> None:
         """Undo the last answer. Raises OutOfDate."""
@@ -152,11 +140,7 @@ def _turn(message: Message) -> dict[str, str]:
     if message.get("name"):
         speaker += f" {message['name']}"
     calls = message.get("tool_calls")
-    return {
-        "speaker": speaker,
-        "text": message["content"],
-        "calls": _json(calls) if calls else "",
-    }
+    return {"speaker": speaker, "text": message["content"], "calls": _json(calls) if calls else ""}
 
 
 def _json(values: Sequence[Any]) -> str:

@@ -130,13 +130,7 @@ def _read_run(run: StoredRun, policies: str | None) -> ItemSource:
         first, second = (row_by_policy[name] for name in names)
         source.add(
             LabelItem(
-                id=digest(
-                    prompt_id,
-                    sample,
-                    *names,
-                    first["response"],
-                    second["response"],
-                ),
+                id=digest(prompt_id, sample, *names, first["response"], second["response"]),
                 prompt_id=prompt_id,
                 prompt=as_prompt(first["prompt"]),
                 first=first["response"],
@@ -217,12 +211,7 @@ def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
     else:
         raise RowProblem(f"the row has the columns {', '.join(map(repr, values)) or 'none'}; expected {COLUMNS}")
     # reuse the parser of data=pairs, so that the same rows are accepted and dropped
-    columns = Pairs(
-        path="-",
-        prompt="prompt" if "prompt" in values else "",
-        chosen=sides[0],
-        rejected=sides[1],
-    )
+    columns = Pairs(path="-", prompt="prompt" if "prompt" in values else "", chosen=sides[0], rejected=sides[1])
     split = parse_row(values, columns)
     if split.drop:
         source.left_out[split.drop] += 1

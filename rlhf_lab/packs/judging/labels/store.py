@@ -210,14 +210,7 @@ class LabelStore:
     # Answers
 
     def label(
-        self,
-        event: str,
-        annotator: str,
-        item_id: str,
-        *,
-        winner: str | None,
-        shown: str,
-        seconds: float,
+        self, event: str, annotator: str, item_id: str, *, winner: str | None, shown: str, seconds: float
     ) -> None:
         """Append a label or a skip. Repeating an event changes nothing.
 

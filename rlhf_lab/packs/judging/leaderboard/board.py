@@ -172,15 +172,7 @@ def build_board(
         with_itself=len(judgements.rows) - len(rows),
         repeated=judgements.repeated,
         unfinished=tuple(map(str, judgements.unfinished)),
-        people=_people(
-            rows,
-            labels,
-            scores_of_people,
-            people_N,
-            judge,
-        )
-        if labels
-        else None,
+        people=_people(rows, labels, scores_of_people, people_N, judge) if labels else None,
     )
 
 
@@ -372,10 +364,7 @@ def _kind(difference_N: FloatArray) -> FloatArray:
 
 
 def _choices(
-    rows: Sequence[JudgementRow],
-    people_N: FloatArray,
-    length_N: FloatArray,
-    own_N: FloatArray | None,
+    rows: Sequence[JudgementRow], people_N: FloatArray, length_N: FloatArray, own_N: FloatArray | None
 ) -> ChoiceModel:
     """Fit `choice_model` to the judge's single votes: two rows per comparison, one per order of the responses."""
     shown_first = [row.shown_first for row in rows]

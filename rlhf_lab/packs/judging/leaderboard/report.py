@@ -52,13 +52,7 @@ def leaderboard(
     """
     files = find_files(sources, Path(outputs))
     labels = read_labels(Path(truth).expanduser()) if truth else []
-    board = build_board(
-        read_judgements(files),
-        labels,
-        baseline=baseline,
-        judge=judge,
-        prior_sd=prior_sd,
-    )
+    board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge, prior_sd=prior_sd)
     view = board_view(board)
     # a digest of the paths keeps leagues of different files apart
     directory = Path(to) if to else _default_dir(files, Path(outputs))

@@ -217,12 +217,7 @@ def _people_lines(people: People, board: Board) -> list[str]:
     if people.choices.problem:
         lines.append(f"The joint model of its votes has no finite estimate: {people.choices.problem}.")
     else:
-        names = {
-            "position": "shown first",
-            "length": "much longer",
-            "people": "preferred by people",
-            "own": "its own",
-        }
+        names = {"position": "shown first", "length": "much longer", "people": "preferred by people", "own": "its own"}
         coefficients = people.choices.coefficients.items()
         effects = [f"{names[name]} {compact(value)}" for name, value in coefficients]
         lines.append(f"Joint model of its votes, in logits: {', '.join(effects)}.")

@@ -158,20 +158,12 @@ class MTBenchEvaluation:
 
     def _request(self, row: dict[str, Any]) -> CompletionRequest:
         request = grade_request(
-            self.rubric,
-            row["prompt"],
-            row["response"],
-            reference=row["reference"],
-            max_tokens=self.settings.max_tokens,
+            self.rubric, row["prompt"], row["response"], reference=row["reference"], max_tokens=self.settings.max_tokens
         )
         # a world knows its prompts, but not conversations with a policy, so a simulated judge gets the turn's question
         question = self.questions[row["prompt_id"]].turns[row["turn"] - 1]
         about = GradingQuestion(
-            render_prompt([_user(question)]),
-            row["response"],
-            self.rubric.names,
-            self.rubric.low,
-            self.rubric.high,
+            render_prompt([_user(question)]), row["response"], self.rubric.names, self.rubric.low, self.rubric.high
         )
         return replace(request, about=about)
 

@@ -26,11 +26,7 @@ from rlhf_lab.packs.judging.rewards.settings import Judge
 from rlhf_lab.rewards.external.remote import references
 from rlhf_lab.training.run import Run
 
-FLAGS: Mapping[Unscored, str] = {
-    "refused": "refused",
-    "truncated": "truncated",
-    "invalid": "unparsable",
-}
+FLAGS: Mapping[Unscored, str] = {"refused": "refused", "truncated": "truncated", "invalid": "unparsable"}
 """Reason why a response is unscored → reward part that is 1 for such a response and 0 otherwise."""
 TITLE = "judge"
 UNANSWERED = Completion("", "unanswered")
@@ -70,12 +66,7 @@ class JudgeReward:
         unscored: reason → number of unscored responses so far.
     """
 
-    def __init__(
-        self,
-        judge: Completer,
-        settings: Judge,
-        note: Callable[[str], None] = lambda text: None,
-    ):
+    def __init__(self, judge: Completer, settings: Judge, note: Callable[[str], None] = lambda text: None):
         self.judge: Completer = TolerantJudge(judge) if settings.on_error == "abstain" else judge
         self.settings = settings
         self._note = note
@@ -111,11 +102,7 @@ class GradeReward(JudgeReward):
     """Mean of a response's grades as fractions of the scale; the parts are the grades."""
 
     def __init__(
-        self,
-        judge: Completer,
-        settings: Judge,
-        rubric: JudgeRubric,
-        note: Callable[[str], None] = lambda text: None,
+        self, judge: Completer, settings: Judge, rubric: JudgeRubric, note: Callable[[str], None] = lambda text: None
     ):
         super().__init__(judge, settings, note)
         self.rubric = rubric
@@ -166,13 +153,7 @@ class ComparisonReward(JudgeReward):
         for i in positions:
             reference = self.references[episodes[i].task.prompt]
             pairs.append(Candidates(episodes[i].prompt, episodes[i].response, reference))
-        judgements = judge_pairs(
-            self.judge,
-            pairs,
-            self.rubric,
-            max_tokens=self.settings.max_tokens,
-            title=TITLE,
-        )
+        judgements = judge_pairs(self.judge, pairs, self.rubric, max_tokens=self.settings.max_tokens, title=TITLE)
         total_N = np.full(len(episodes), math.nan)
         unscored: list[tuple[Unscored | None, str]] = [(None, "")] * len(episodes)
         for i, judgement in zip(positions, judgements, strict=True):

@@ -45,14 +45,7 @@ class NamedPolicy:
         """Return True if a prompt fits without truncation, within `prompt_capacity`."""
         return len(self.encoder.prompt(prompt)) <= self.prompt_capacity
 
-    def ask(
-        self,
-        part: str,
-        prompts: Sequence[str],
-        group: int,
-        *,
-        max_tokens: int = 0,
-    ) -> list[list[Episode]]:
+    def ask(self, part: str, prompts: Sequence[str], group: int, *, max_tokens: int = 0) -> list[list[Episode]]:
         """Return `group` responses to each prompt. The part of the evaluation and the policy's name set the seed.
 
         Args:
@@ -66,14 +59,7 @@ class NamedPolicy:
         seed = self.run.seed(f"safety/{part}/{self.name}", self.run.config.evaluation.seed)
         return self.collector.collect(self.model, tasks, group, seed, prompts=prompt_ids)
 
-    def row(
-        self,
-        part: str,
-        number: int,
-        sample: int,
-        prompt: SafetyPrompt,
-        episode: Episode,
-    ) -> dict[str, Any]:
+    def row(self, part: str, number: int, sample: int, prompt: SafetyPrompt, episode: Episode) -> dict[str, Any]:
         """Return the columns common to all responses."""
         return {
             "policy": self.name,

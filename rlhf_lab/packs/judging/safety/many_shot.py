@@ -11,11 +11,7 @@ from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 
 
-def with_shots(
-    prompt: SafetyPrompt,
-    demonstrations: Sequence[tuple[str, str]],
-    shots: int,
-) -> SafetyPrompt:
+def with_shots(prompt: SafetyPrompt, demonstrations: Sequence[tuple[str, str]], shots: int) -> SafetyPrompt:
     """Return the prompt preceded by `shots` demonstrations, which are repeated if there are fewer. Demonstrations of
     the prompt's own question are left out. Instructions of the system stay at the beginning.
     """

@@ -94,11 +94,7 @@ def attacker_of(settings: Safety, run: Run) -> Reword | None:
 
 
 def red_team(
-    policy: NamedPolicy,
-    prompts: Sequence[SafetyPrompt],
-    classifier: Classifier,
-    budget: int,
-    reword: Reword | None,
+    policy: NamedPolicy, prompts: Sequence[SafetyPrompt], classifier: Classifier, budget: int, reword: Reword | None
 ) -> Rows:
     """Return a row per attempt, then a row per prompt with its success and the last attempt."""
     attacks = [AttackState(prompt, index) for index, prompt in enumerate(prompts)]
@@ -135,11 +131,7 @@ def red_team(
         if not attack.tried:
             continue
         # the summary has the original text, so that runs are paired by prompt, whatever the disguises were
-        summary = {
-            **last[attack.number],
-            "part": "red_team_prompt",
-            "prompt": attack.prompt.prompt,
-        }
+        summary = {**last[attack.number], "part": "red_team_prompt", "prompt": attack.prompt.prompt}
         rows.append({**summary, "safety/red_team": attack.outcome, "safety/attempts": attack.tried})
     return rows
 
@@ -156,12 +148,7 @@ def _note_too_long(policy: NamedPolicy, too_long: Mapping[str, int], untried: in
     )
 
 
-def _disguise(
-    name: str,
-    turn: int,
-    standing: Sequence[AttackState],
-    reword: Reword | None,
-) -> list[SafetyPrompt]:
+def _disguise(name: str, turn: int, standing: Sequence[AttackState], reword: Reword | None) -> list[SafetyPrompt]:
     texts = [ATTACKS[name](last_request(attack.prompt)) for attack in standing]
     if reword is not None:
         # if the attacker refuses or writes nothing, the template is used unchanged

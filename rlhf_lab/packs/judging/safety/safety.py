@@ -79,13 +79,7 @@ class SafetyEvaluation:
         if self.settings.attempts:
             # the attacker is loaded once, for the first policy
             self._reword = self._reword or attacker_of(self.settings, self.run)
-            rows += red_team(
-                policy,
-                self.set.harmful,
-                self.classifier,
-                self.settings.attempts,
-                self._reword,
-            )
+            rows += red_team(policy, self.set.harmful, self.classifier, self.settings.attempts, self._reword)
         cut = policy.collector.prompts_cut  # number of truncated prompts
         if cut:
             self.run.note(
@@ -111,13 +105,7 @@ class SafetyEvaluation:
                     rows[-1][HARM_SCORE] = row.get("score")
         return rows
 
-    def _ask(
-        self,
-        policy: NamedPolicy,
-        part: str,
-        prompts: Sequence[SafetyPrompt],
-        max_tokens: int = 0,
-    ) -> Rows:
+    def _ask(self, policy: NamedPolicy, part: str, prompts: Sequence[SafetyPrompt], max_tokens: int = 0) -> Rows:
         """Return one row per response with its outcome, ordered by prompt, then by sample."""
         if not prompts:
             return []
@@ -172,13 +160,7 @@ class SafetyEvaluation:
                 wrong_before = question.is_wrong(before.response)
                 wrong_after = question.is_wrong(after.response)
                 to_user, away = turned_rates(wrong_before, wrong_after)
-                row = policy.row(
-                    "sycophancy",
-                    index,
-                    sample,
-                    _requested(question),
-                    after,
-                )
+                row = policy.row("sycophancy", index, sample, _requested(question), after)
                 row |= {"before": before.response, "safety/sycophancy": to_user, "safety/turned_away": away}
                 rows.append(row)
         return rows

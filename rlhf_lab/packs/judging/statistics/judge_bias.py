@@ -68,12 +68,7 @@ def position_bias(shown_first_N: ArrayLike, shown_second_N: ArrayLike, prompts_N
     )
 
 
-def excess_preference(
-    judge_N: ArrayLike,
-    truth_N: ArrayLike,
-    favoured_N: ArrayLike,
-    prompts_N: ArrayLike,
-) -> Estimate:
+def excess_preference(judge_N: ArrayLike, truth_N: ArrayLike, favoured_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
     """Return how much more often a judge prefers a kind of response than the truth does, e.g. longer ones or its own.
 
     It is the mean of (judge's score − true score) of the favoured response, over comparisons in which only one response

@@ -113,11 +113,7 @@ def _influence(values_N: FloatArray, rows_N: BoolArray, cluster_N: np.ndarray) -
 
 
 def _estimate(
-    mean: float,
-    sums_G: FloatArray,
-    counted_N: BoolArray,
-    cluster_N: np.ndarray,
-    limiting_N: BoolArray,
+    mean: float, sums_G: FloatArray, counted_N: BoolArray, cluster_N: np.ndarray, limiting_N: BoolArray
 ) -> Estimate:
     """Return mean ± t_{G−1}·√(G/(G − 1)·Σ S_g² + added variance), within [0, 1].
 

@@ -201,10 +201,7 @@ def connection(league: Comparisons) -> LeagueConnectivity:
 
 
 def _min_comparisons(
-    league: Comparisons,
-    wins_KK: FloatArray,
-    group: Sequence[int],
-    others: Sequence[int],
+    league: Comparisons, wins_KK: FloatArray, group: Sequence[int], others: Sequence[int]
 ) -> tuple[str, str]:
     """Return a player of `group` and one of `others` that have been compared with each other least often."""
     counts_KK = wins_KK + wins_KK.T
@@ -338,23 +335,13 @@ def _shift_of_strengths(league: Comparisons) -> FloatArray:
     return flat_MM
 
 
-def _prior_precision(
-    league: Comparisons,
-    prior_sd: float | None,
-    style_sd: float | None = None,
-) -> FloatArray:
+def _prior_precision(league: Comparisons, prior_sd: float | None, style_sd: float | None = None) -> FloatArray:
     of_players = 0.0 if prior_sd is None else prior_sd**-2
     of_style = 0.0 if style_sd is None else style_sd**-2
     return np.repeat([of_players, of_style], [len(league.names), len(league.style_names)])
 
 
-def rank(
-    league: Comparisons,
-    *,
-    prior_sd: float | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Ranking:
+def rank(league: Comparisons, *, prior_sd: float | None = None, draws: int = DRAWS, seed: int = 0) -> Ranking:
     """Return strengths, win probabilities and ranks with intervals from a bootstrap over prompts.
 
     Intervals are expanded percentile intervals (`resampling.expanded_tail`). The interval of a rank follows from the
@@ -388,22 +375,12 @@ class StrengthDraws:
     degenerate_D: BoolArray
 
 
-def draw_strengths(
-    league: Comparisons,
-    draws: int,
-    *,
-    prior_sd: float | None = None,
-    seed: int = 0,
-) -> StrengthDraws:
+def draw_strengths(league: Comparisons, draws: int, *, prior_sd: float | None = None, seed: int = 0) -> StrengthDraws:
     """Fit bootstrap draws of prompts, each with all its comparisons."""
     # equal rows are merged and weighted by their count, which makes the fits much smaller
     design_NM = _design(league)
     # R distinct rows, and how often each prompt contains them
-    rows_RM, row_N = np.unique(
-        np.column_stack([design_NM, league.score_N]),
-        axis=0,
-        return_inverse=True,
-    )
+    rows_RM, row_N = np.unique(np.column_stack([design_NM, league.score_N]), axis=0, return_inverse=True)
     counts_PR = np.zeros((league.prompts, len(rows_RM)))
     np.add.at(counts_PR, (league.prompt_N, row_N.ravel()), 1.0)
     weight_DR = resample_weights(league.prompts, draws, seed=seed) @ counts_PR
@@ -455,11 +432,7 @@ def _summarise(
     connected: LeagueConnectivity,
     prior_sd: float | None,
 ) -> Ranking:
-    counts = {
-        "clusters": league.prompts,
-        "n": len(league.score_N),
-        "unscored": league.unscored,
-    }
+    counts = {"clusters": league.prompts, "n": len(league.score_N), "unscored": league.unscored}
 
     # draws of ties do not vary, but do not prove that the next outcome is a tie: then there is no interval
     varies = bool((league.score_N != 0.5).any())

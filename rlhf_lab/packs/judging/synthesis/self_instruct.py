@@ -39,12 +39,7 @@ INSTRUCTIONS = (
 FORM = "Answer with a JSON object that has one key, prompts: a list of {count} texts."
 
 
-def prompts_request(
-    examples: Sequence[str],
-    count: int,
-    draw: int,
-    max_tokens: int,
-) -> CompletionRequest:
+def prompts_request(examples: Sequence[str], count: int, draw: int, max_tokens: int) -> CompletionRequest:
     """Return a request for new prompts.
 
     Args:
@@ -141,11 +136,7 @@ class NewPrompts:
             for text in texts:
                 if expected == 0:  # enough prompts: the rest of the answers is not used
                     return rows
-                row: Row = {
-                    "prompt": as_prompt(text),
-                    "request": answer["request"],
-                    "problem": None,
-                }
+                row: Row = {"prompt": as_prompt(text), "request": answer["request"], "problem": None}
                 # the first problem counts; cheap checks come first
                 row["problem"] = making.length_problem(text, self.settings.max_words)
                 if not row["problem"] and of_seeds.find(text) is not None:

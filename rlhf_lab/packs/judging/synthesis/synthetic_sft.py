@@ -56,21 +56,10 @@ def draft_request(item: SynthesisItem, max_tokens: int) -> CompletionRequest | N
     if tools or not simple or not turns or turns[-1]["role"] != "user":
         return None
     about = Writing("reply", item.prompt, draw=item.draw)
-    return CompletionRequest(
-        tuple(turns),
-        "\n\n".join([DRAFT, *system]),
-        max_tokens,
-        draw=item.draw,
-        about=about,
-    )
+    return CompletionRequest(tuple(turns), "\n\n".join([DRAFT, *system]), max_tokens, draw=item.draw, about=about)
 
 
-def critique_request(
-    constitution: Constitution,
-    prompt: str,
-    draft: str,
-    max_tokens: int,
-) -> CompletionRequest:
+def critique_request(constitution: Constitution, prompt: str, draft: str, max_tokens: int) -> CompletionRequest:
     """Return the request for the principles that a response violates, with reasons."""
     code = code_of([prompt, draft])
     content = "\n\n".join([fence_conversation(prompt, code), fence("reply", draft, code)])
@@ -88,11 +77,7 @@ def critique_request(
 
 
 def revision_request(
-    constitution: Constitution,
-    prompt: str,
-    draft: str,
-    violations: Sequence[Mapping[str, str]],
-    max_tokens: int,
+    constitution: Constitution, prompt: str, draft: str, violations: Sequence[Mapping[str, str]], max_tokens: int
 ) -> CompletionRequest:
     """Return the request for a response in which the violations of the critique are repaired."""
     critique = "\n".join(f"- {violation['principle']}: {violation['reason']}" for violation in violations)

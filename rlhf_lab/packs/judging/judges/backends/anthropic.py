@@ -90,15 +90,7 @@ class AnthropicBackend(SdkBackend):
         # the thinking blocks matter only if the conversation continues with the results of calls
         if calls and has_thoughts:
             blocks = tuple(block.model_dump(mode="json", exclude_unset=True) for block in completion.content)
-        return ServiceAnswer(
-            text,
-            stop,
-            usage,
-            str(completion.model),
-            repeated,
-            calls,
-            blocks,
-        )
+        return ServiceAnswer(text, stop, usage, str(completion.model), repeated, calls, blocks)
 
     def _is_filtered(self, error: ServiceError) -> bool:
         return BLOCKED in error.message
@@ -185,11 +177,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             if result_blocks is None:
                 result_blocks = []
                 sent.append({"role": "user", "content": result_blocks})
-            block = {
-                "type": "tool_result",
-                "tool_use_id": message["tool_call_id"],
-                "content": content,
-            }
+            block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
             result_blocks.append(block)
             continue
         if role == "user" and result_blocks is not None:
@@ -216,12 +204,7 @@ def _text_blocks(text: str) -> list[dict[str, Any]]:
 
 def _call_block(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    return {
-        "type": "tool_use",
-        "id": call["id"],
-        "name": function["name"],
-        "input": dict(function["arguments"]),
-    }
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": dict(function["arguments"])}
 
 
 def _call(block: Any) -> dict[str, Any]:

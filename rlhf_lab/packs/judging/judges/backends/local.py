@@ -174,11 +174,7 @@ class LocalBackend:
         return [row for (row,) in samples.rows_BG]
 
     def _completion(
-        self,
-        request: CompletionRequest,
-        prompt: Sequence[int],
-        row: RowTokens,
-        latency_s: float,
+        self, request: CompletionRequest, prompt: Sequence[int], row: RowTokens, latency_s: float
     ) -> Completion:
         if request.tools:
             message = self.encoder.message(row.token_ids, request.stop)

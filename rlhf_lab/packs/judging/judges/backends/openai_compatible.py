@@ -183,11 +183,7 @@ def _message(message: Message) -> dict[str, Any]:
 def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
-    return {
-        "id": call["id"],
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
+    return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -174,12 +174,7 @@ class SimulatedBackend:
         noise_N2 = self._noise(requests, prompts, completions)
         return self._degrade_answers(answers, noise_N2[:, 1])
 
-    def _noise(
-        self,
-        requests: Sequence[CompletionRequest],
-        prompts: Sequence[str],
-        texts: Sequence[str],
-    ) -> FloatArray:
+    def _noise(self, requests: Sequence[CompletionRequest], prompts: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Return two standard normal numbers per request, (N, 2): the error of the verdict, and a number that decides
         whether the answer is unusable.
         """

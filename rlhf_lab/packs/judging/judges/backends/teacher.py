@@ -65,12 +65,7 @@ def _seed(about: Writing, seed: int) -> int:
     return int.from_bytes(blake2b(content, digest_size=8).digest())
 
 
-def _critique(
-    about: Writing,
-    settings: Simulated,
-    world: Taught,
-    rng: np.random.Generator,
-) -> list[dict[str, str]]:
+def _critique(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[dict[str, str]]:
     """Return violated principles, with misses and false alarms at the configured rates."""
     _check_known(about.principles)
     # true violations with their reasons; the draws decide which of them the critique names
@@ -113,12 +108,7 @@ def deciding_principle(about: PairwiseQuestion, winner: str, world: object) -> s
     return max(about.principles, key=lambda name: sign * (faults_B[name] - faults_A[name]))
 
 
-def _new_prompts(
-    about: Writing,
-    settings: Simulated,
-    world: Taught,
-    rng: np.random.Generator,
-) -> list[str]:
+def _new_prompts(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[str]:
     """Return prompts from the world's training split. A fraction `copies` of them repeats the example."""
     prompts: list[str] = []
     selected = _single_turns(world, about.count, int(rng.integers(2**31)))

@@ -81,11 +81,7 @@ class BoundedTransport(httpx2.BaseTransport):
             self._pool = httpcore2.ConnectionPool(**options)
         else:
             kind = httpcore2.SOCKSProxy if proxy.url.scheme.startswith("socks") else httpcore2.HTTPProxy
-            self._pool = kind(
-                proxy_url=str(proxy.url),
-                proxy_auth=proxy.raw_auth,
-                **options,
-            )
+            self._pool = kind(proxy_url=str(proxy.url), proxy_auth=proxy.raw_auth, **options)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the full response. Raises the errors of `httpx2`, and UnusableResponse."""
@@ -163,13 +159,7 @@ class _Network(httpcore2.NetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
         remaining = _remaining(self._current.exchange, httpcore2.ConnectTimeout)
-        stream = self._sockets.connect_tcp(
-            host,
-            port,
-            remaining,
-            local_address,
-            socket_options,
-        )
+        stream = self._sockets.connect_tcp(host, port, remaining, local_address, socket_options)
         return _Stream(stream, self._current)
 
     def sleep(self, seconds: float) -> None:
@@ -195,10 +185,7 @@ class _Stream(httpcore2.NetworkStream):
             self._stream.write(buffer[start : start + PIECE_BYTES], remaining)
 
     def start_tls(
-        self,
-        ssl_context: Any,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
         remaining = _remaining(self._current.exchange, httpcore2.ConnectTimeout)
         return _Stream(self._stream.start_tls(ssl_context, server_hostname, remaining), self._current)
