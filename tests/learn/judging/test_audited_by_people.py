@@ -11,7 +11,7 @@ from rlhf_lab.core.files import read_json
 from rlhf_lab.packs.judging.labels.command import audit_store_path
 from rlhf_lab.packs.judging.labels.items import SECOND
 from rlhf_lab.packs.judging.labels.store import LabelStore
-from rlhf_lab.packs.judging.rewards import people
+from rlhf_lab.packs.judging.rewards import audit as people
 from rlhf_lab.stages.execute import execute
 
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16")

@@ -17,7 +17,7 @@ from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.data.transcript import quote
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.mt_bench import mt_bench
-from rlhf_lab.packs.judging.mt_bench.questions import TwoTurnQuestion, balanced, questions_of, read_references
+from rlhf_lab.packs.judging.mt_bench.mt_bench import TwoTurnQuestion, balanced, questions_of, read_references
 from rlhf_lab.packs.judging.mt_bench.settings import MTBench
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer

@@ -14,7 +14,7 @@ from rlhf_lab.core import packs
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.judging.judges.backends.settings import audit_asks, is_requested
 from rlhf_lab.packs.judging.judges.requests import Completion
-from rlhf_lab.packs.judging.rewards import comparisons
+from rlhf_lab.packs.judging.rewards import audit as comparisons
 
 ON = ("reward.audit.labels_per_iteration=8", "reward.audit.labels_from=judge")
 SERVED = ("judge=openai_compatible", "judge.model=m")
@@ -46,12 +46,12 @@ def test_an_audit_by_a_judge_needs_no_gold_and_has_the_judge_in_its_key(tmp_path
     data = ("data=pairs", f"data.path={write_pairs(tmp_path / 'pairs.jsonl', toy_rows(20))}")
     stage = planned("grpo", *data, *ON, *SERVED)
     assert audit_asks(stage.config) and is_requested(stage.config)
-    assert "rlhf_lab/packs/judging/rewards/comparisons.py:by_judge" in stage.code
+    assert "rlhf_lab/packs/judging/rewards/audit.py:by_judge" in stage.code
     other = planned("grpo", *data, *ON, "judge=openai_compatible", "judge.model=n")
     off = planned("grpo", *data, *SERVED, "reward.audit.labels_from=judge")
     assert len({stage.settings_key, other.settings_key, off.settings_key}) == 3
     assert not is_requested(off.config)
-    assert packs.named("comparers")["judge"] == "rlhf_lab.packs.judging.rewards.comparisons:by_judge"
+    assert packs.named("comparers")["judge"] == "rlhf_lab.packs.judging.rewards.audit:by_judge"
 
 
 def test_a_judge_does_not_audit_training_on_itself():

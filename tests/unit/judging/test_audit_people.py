@@ -15,7 +15,7 @@ from rlhf_lab.packs.judging.labels.command import audit_store_path, run
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem
 from rlhf_lab.packs.judging.labels.session import LabelSession
 from rlhf_lab.packs.judging.labels.store import LabelStore
-from rlhf_lab.packs.judging.rewards import people
+from rlhf_lab.packs.judging.rewards import audit as people
 
 PROMPT = "\n\nHuman: hi\n\nAssistant:"
 ON = ("reward.audit.labels_per_iteration=8", "reward.audit.labels_from=human")
@@ -120,6 +120,6 @@ def test_a_store_is_a_source_with_its_own_comparisons(tmp_path, monkeypatch):
 
 def test_people_compare_single_responses_and_need_no_true_reward():
     stage = planned("grpo", *ON)
-    assert "rlhf_lab/packs/judging/rewards/people.py:by_people" in stage.code
+    assert "rlhf_lab/packs/judging/rewards/audit.py:by_people" in stage.code
     with pytest.raises(ConfigError, match=r"labels_from=human compares single responses"):
         checked("grpo_agent", *ON)

@@ -1,4 +1,4 @@
-"""`rlhf_lab.packs.judging.judges.backends.http_errors`: was an attempt charged, when to try again, what to show."""
+"""`rlhf_lab.packs.judging.judges.backends.sdk`: was an attempt charged, when to try again, what to show."""
 
 from __future__ import annotations
 

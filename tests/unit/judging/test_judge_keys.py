@@ -6,8 +6,8 @@ import pytest
 from judge_server import Said, connect, question, start_client, status
 
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
+from rlhf_lab.packs.judging.judges.access import NO_KEY, missing_key, read_key, scrub, without_key
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
-from rlhf_lab.packs.judging.judges.keys import NO_KEY, missing_key, read_key, scrub, without_key
 
 KEY = "sk-planted-0123456789abcdefXYZ"
 

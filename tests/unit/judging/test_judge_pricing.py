@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.packs.judging.judges.address import is_private
+from rlhf_lab.packs.judging.judges.access import is_private
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
 from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, max_input_tokens, price_of, price_table
 from rlhf_lab.packs.judging.judges.requests import Usage

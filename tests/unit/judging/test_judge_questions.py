@@ -12,8 +12,6 @@ from fake_judge import FakeJudge, says, text_of
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
-from rlhf_lab.packs.judging.judges.answers import read_object
-from rlhf_lab.packs.judging.judges.frames import code_of, fence
 from rlhf_lab.packs.judging.judges.pairwise import (
     IDENTICAL_TIE,
     Candidates,
@@ -23,6 +21,7 @@ from rlhf_lab.packs.judging.judges.pairwise import (
     judge_pairs,
     read_vote,
 )
+from rlhf_lab.packs.judging.judges.questions import code_of, fence, read_object
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.judges.rubric import grade_request, grade_responses, load_rubric, read_grades
 

@@ -18,9 +18,8 @@ from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated, is_requested
-from rlhf_lab.packs.judging.judges.references import reference_text
 from rlhf_lab.packs.judging.judges.requests import Completion
-from rlhf_lab.packs.judging.judges.rubric import load_rubric
+from rlhf_lab.packs.judging.judges.rubric import load_rubric, reference_text
 from rlhf_lab.packs.judging.rewards.judge import ComparisonReward, GradeReward, scored
 from rlhf_lab.packs.judging.rewards.settings import Judge
 from rlhf_lab.rewards.checked import CheckedReward

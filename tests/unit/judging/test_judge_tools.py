@@ -16,9 +16,8 @@ from rlhf_lab.core.tools import MALFORMED, call_tool, function_call, text_tool
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated
 from rlhf_lab.packs.judging.judges.backends.simulated import SimulatedBackend
-from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import estimate, takes_tools
-from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage, with_call_ids
 from rlhf_lab.packs.judging.judges.store import Store
 
 POPULATION = {"Oslo": "709,000", "Bergen": "291,000"}

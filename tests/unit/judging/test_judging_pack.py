@@ -13,7 +13,8 @@ from rlhf_lab.evaluations.suite.suite_file import read_suite
 from rlhf_lab.gates import scores, verdicts
 from rlhf_lab.packs.judging import PACK
 from rlhf_lab.packs.judging.answers import graded_pairs
-from rlhf_lab.packs.judging.grading import graded, settings
+from rlhf_lab.packs.judging.grading import grade as graded
+from rlhf_lab.packs.judging.grading import settings
 from rlhf_lab.stages import code_digest
 from rlhf_lab.statistics.estimates import Estimate
 

@@ -10,7 +10,7 @@ from judge_server import PRICES, JudgeServer, connect, question
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import undeclared
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
+from rlhf_lab.packs.judging.judges.context import label_cost
 from rlhf_lab.packs.judging.labels import command
 from rlhf_lab.packs.judging.labels.items import LabelItem
 from rlhf_lab.packs.judging.labels.session import LabelSession

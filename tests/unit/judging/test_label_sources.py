@@ -17,7 +17,7 @@ from rlhf_lab.packs.judging.commands import label_command
 from rlhf_lab.packs.judging.judges.sources import read_source as read_judge_source
 from rlhf_lab.packs.judging.labels import command as command
 from rlhf_lab.packs.judging.labels.agreement import agreement, calibration, left_chosen, pairwise_agreement, with_judge
-from rlhf_lab.packs.judging.labels.export import export
+from rlhf_lab.packs.judging.labels.command import export
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem
 from rlhf_lab.packs.judging.labels.sources import read_source
 from rlhf_lab.packs.judging.labels.store import LabelStore, StoredLabel

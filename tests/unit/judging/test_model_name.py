@@ -7,9 +7,9 @@ from judge_server import JudgeServer, Said, status
 from support import checked, planned
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.packs.judging.judges.access import missing_model
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
 from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
-from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.stages import preflight
 
 
@@ -41,7 +41,7 @@ def test_a_server_that_lists_nothing_is_named(server, answer):
 def test_no_list_is_asked_for_where_a_key_would_be_needed_or_nothing_may_be_sent(server, monkeypatch):
     requested = []
     monkeypatch.setattr(
-        "rlhf_lab.packs.judging.judges.model_name.served_models", lambda settings: requested.append(settings) or []
+        "rlhf_lab.packs.judging.judges.access.served_models", lambda settings: requested.append(settings) or []
     )
     for settings in (Anthropic(), OpenAICompatible(), OpenAICompatible(base_url=server.openai_url, api_key_env="KEY")):
         assert "judge.model is not set" in missing_model(settings)

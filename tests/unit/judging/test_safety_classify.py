@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.evaluations.refusals import RefusalReading
-from rlhf_lab.packs.judging.judges.frames import code_of, fence
+from rlhf_lab.packs.judging.judges.questions import code_of, fence
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.safety.attacks import ATTACKS, disguise, last_request
 from rlhf_lab.packs.judging.safety.classify import Classifier, SafetyGrade, grade_columns, question, read_grade

@@ -16,11 +16,10 @@ from rlhf_lab.environments.dialogue import harm
 from rlhf_lab.evaluations.suite.eval_suite import golden_rows
 from rlhf_lab.evaluations.suite.suite_file import GoldenSet
 from rlhf_lab.packs.judging.safety.asking import refused, succeeded
-from rlhf_lab.packs.judging.safety.attacks import ATTACKS, disguise, last_request
-from rlhf_lab.packs.judging.safety.many_shot import with_shots
+from rlhf_lab.packs.judging.safety.attacks import ATTACKS, disguise, last_request, with_shots
+from rlhf_lab.packs.judging.safety.honesty import SycophancyQuestion, shipped_questions, turned_rates
 from rlhf_lab.packs.judging.safety.prompt_sets import read_prompts, safety_set, text_of
 from rlhf_lab.packs.judging.safety.settings import Safety
-from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
 
 
 @pytest.fixture(scope="module")

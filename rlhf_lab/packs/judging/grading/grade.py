@@ -7,26 +7,63 @@ answers are also in the judge's store.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rlhf_lab.algorithms.pair_selection.margins import corpus_mark
 from rlhf_lab.algorithms.pair_selection.rules import random_subset
-from rlhf_lab.algorithms.reward_models.grades import HEADER, ROWS
+from rlhf_lab.algorithms.reward_models.grades import HEADER, ROWS, SIDES
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import append_jsonl, read_rows, truncate, write_json
-from rlhf_lab.packs.judging.grading.graded import GradedResponse, header, responses_of
+from rlhf_lab.core.types import Pair
 from rlhf_lab.packs.judging.grading.settings import GradeStage
-from rlhf_lab.packs.judging.judges.answers import REASONS
-from rlhf_lab.packs.judging.judges.context import judge_of
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
 from rlhf_lab.packs.judging.judges.judging import at_once
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
-from rlhf_lab.packs.judging.judges.references import reference_column
-from rlhf_lab.packs.judging.judges.rubric import grade_responses, load_rubric
+from rlhf_lab.packs.judging.judges.questions import REASONS
+from rlhf_lab.packs.judging.judges.rubric import Grades, JudgeRubric, grade_responses, load_rubric, reference_column
 from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
+
+
+@dataclass(frozen=True)
+class GradedResponse:
+    """A response to grade, with its position in the corpus."""
+
+    split: str
+    pair: int
+    side: str
+    prompt: str
+    response: str
+
+    def row(self, rubric: JudgeRubric, grades: Grades) -> dict[str, Any]:
+        """Return the response and its grades as a row of grades.jsonl."""
+        # JSON has no NaN
+        values = [None if grades.unscored else value for value in grades.values]
+        columns = dict(zip(rubric.names, values, strict=True))
+        return {**vars(self), **columns, "reason": grades.reason, "unscored": grades.unscored}
+
+
+def responses_of(split: str, pairs: Sequence[Pair], positions: Sequence[int]) -> Iterator[GradedResponse]:
+    """Yield both responses of some pairs of a split, in the order of the rows."""
+    for position in positions:
+        pair = pairs[position]
+        for side in SIDES:
+            yield GradedResponse(split, position, side, pair.prompt, getattr(pair, side))
+
+
+def header(pairs: Sequence[Pair], rubric: JudgeRubric, judge: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of grades.json.
+
+    Args:
+        pairs: all training pairs of the corpus, graded or not.
+    """
+    about_rubric = {"name": rubric.name, "attributes": rubric.names, "low": rubric.low, "high": rubric.high}
+    return {"corpus": corpus_mark(pairs), "rubric": about_rubric, "judge": dict(judge)}
+
 
 AT_ONCE = 128
 """Number of responses graded before their rows are written."""

@@ -6,9 +6,8 @@ from dataclasses import astuple, dataclass, field
 
 from rlhf_lab.core.console import console
 from rlhf_lab.core.text import with_texts
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import url_of, without_key
 from rlhf_lab.packs.judging.judges.backends.settings import Service
-from rlhf_lab.packs.judging.judges.keys import without_key
 from rlhf_lab.packs.judging.judges.ledger import PendingRequest
 from rlhf_lab.packs.judging.judges.pacing import RateLimits
 from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, max_input_tokens

@@ -18,13 +18,12 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable, LabError
 from rlhf_lab.core.http_retry import LONGEST_WAIT_S
 from rlhf_lab.core.progress import progress
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import missing_model, url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.batches import BatchRuns
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.context import JudgeContext
 from rlhf_lab.packs.judging.judges.ledger import AlreadyRequested, Ledger, LedgerAttempt, OverBudget, PendingRequest
-from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.packs.judging.judges.pacing import Pacer, RateLimits, Stopped, wait_s
 from rlhf_lab.packs.judging.judges.pricing import price_of
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage

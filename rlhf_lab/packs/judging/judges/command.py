@@ -23,9 +23,8 @@ from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
 from rlhf_lab.packs.judging.judges.judgement import JudgeOptions, Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import JudgingItem, Metered, number_items
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_requests
-from rlhf_lab.packs.judging.judges.references import reference_text
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
-from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_request, load_rubric
+from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_request, load_rubric, reference_text
 from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource, SourcedResponse, match, read_source
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run

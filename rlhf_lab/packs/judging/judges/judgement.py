@@ -11,7 +11,7 @@ from rlhf_lab.config import root
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import check_outputs, fingerprint, make_dir, read_json, read_object, write_json
-from rlhf_lab.packs.judging.judges.answers import REASONS
+from rlhf_lab.packs.judging.judges.context import describe_cost
 from rlhf_lab.packs.judging.judges.judging import (
     JudgingItem,
     Metered,
@@ -22,7 +22,7 @@ from rlhf_lab.packs.judging.judges.judging import (
     summarise,
     summarise_grades,
 )
-from rlhf_lab.packs.judging.judges.label_cost import describe_cost
+from rlhf_lab.packs.judging.judges.questions import REASONS
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource
 from rlhf_lab.reports.comparison.report import default_dir

@@ -18,8 +18,8 @@ import numpy as np
 
 from rlhf_lab.config.groups import JudgeSource
 from rlhf_lab.core.files import append_jsonl, fingerprint, json_lines, read_rows, truncate, write_text
-from rlhf_lab.packs.judging.judges.answers import REASONS
 from rlhf_lab.packs.judging.judges.pairwise import IDENTICAL, Candidates, judge_pairs, system_text
+from rlhf_lab.packs.judging.judges.questions import REASONS
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses
 from rlhf_lab.packs.judging.statistics.win_rates import win_rate

@@ -11,9 +11,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rlhf_lab.core.messages import Message
-from rlhf_lab.packs.judging.judges.answers import Unscored, object_schema, read_object, reason_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.questions import PairwiseQuestion
+from rlhf_lab.packs.judging.judges.questions import (
+    PairwiseQuestion,
+    Unscored,
+    code_of,
+    fence,
+    fence_conversation,
+    object_schema,
+    read_object,
+    reason_of,
+)
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 

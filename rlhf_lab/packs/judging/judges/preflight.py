@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.models import model_files
+from rlhf_lab.packs.judging.judges.access import missing_key, missing_model
 from rlhf_lab.packs.judging.judges.backends.settings import (
     JudgeSettings,
     LocalModel,
@@ -14,8 +15,6 @@ from rlhf_lab.packs.judging.judges.backends.settings import (
     is_requested,
     rubric_files,
 )
-from rlhf_lab.packs.judging.judges.keys import missing_key
-from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.packs.judging.judges.pricing import price_of
 from rlhf_lab.packs.judging.judges.rubric import load_rubric
 

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.packs.judging.judges.address import is_private
+from rlhf_lab.packs.judging.judges.access import is_private
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.requests import Usage
 

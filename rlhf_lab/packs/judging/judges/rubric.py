@@ -22,12 +22,19 @@ from typing import Any
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.messages import Message
-from rlhf_lab.core.types import Rubric
+from rlhf_lab.core.types import Corpus, Rubric
 from rlhf_lab.core.yaml_files import read_mapping
-from rlhf_lab.data.rows import describe
-from rlhf_lab.packs.judging.judges.answers import Unscored, object_schema, read_object, reason_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.questions import GradingQuestion
+from rlhf_lab.data.rows import describe, is_missing
+from rlhf_lab.packs.judging.judges.questions import (
+    GradingQuestion,
+    Unscored,
+    code_of,
+    fence,
+    fence_conversation,
+    object_schema,
+    read_object,
+    reason_of,
+)
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 
 SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yml"  # Hydra lists .yaml files in here as choices
@@ -258,3 +265,25 @@ def grade_responses(
         for prompt, response, reference in zip(prompts, responses, references, strict=True)
     ]
     return [read_grades(answer, rubric) for answer in judge.complete_many(requests, title=title)]
+
+
+def reference_text(value: object) -> str | None:
+    """Return a reference answer as text; None for an empty cell, which would be shown as a right answer."""
+    if is_missing(value) or not str(value).strip():
+        return None
+    return str(value)
+
+
+def reference_column(corpus: Corpus, column: str, setting: str) -> dict[str, str]:
+    """Return prompt → reference answer. Raises ConfigError, which names the setting, if no prompt has one."""
+    prompts = [task.prompt for split in ("train", "test") for task in corpus.tasks(split)]
+    # rows may lack the column, but not all of them
+    values = {prompt: reference_text(corpus.task(prompt).metadata.get(column)) for prompt in prompts}
+    texts = {prompt: text for prompt, text in values.items() if text is not None}
+    if not texts:
+        known = dict.fromkeys(name for prompt in prompts for name in corpus.task(prompt).metadata)
+        raise ConfigError(
+            f"{setting}={column}: no row of data={corpus.name} has text in this column (the columns are: "
+            f"{', '.join(known) or 'none'}); name another, or leave {setting.rpartition('.')[2]} out"
+        )
+    return texts

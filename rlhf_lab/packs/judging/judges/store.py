@@ -35,9 +35,10 @@ from rlhf_lab.packs.judging.judges.ledger import (
     OpenBatch,
     OverBudget,
     PendingRequest,
+    is_gone,
     item_name,
+    this_process,
 )
-from rlhf_lab.packs.judging.judges.owners import is_gone, this_process
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Stop, Usage
 
 VERSION = 3

@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
-from rlhf_lab.core.types import FloatArray, RewardBatch
-from rlhf_lab.packs.judging.judges.answers import REASONS, Unscored
+from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
+from rlhf_lab.packs.judging.judges.backends.settings import gold_rubric
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, judge_pairs
-from rlhf_lab.packs.judging.judges.references import reference_column, reference_text
+from rlhf_lab.packs.judging.judges.questions import REASONS, Unscored
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
-from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses, load_rubric
+from rlhf_lab.packs.judging.judges.rubric import (
+    JudgeRubric,
+    grade_responses,
+    load_rubric,
+    reference_column,
+    reference_text,
+)
 from rlhf_lab.packs.judging.rewards.settings import Judge
 from rlhf_lab.rewards.external.remote import references
+from rlhf_lab.rewards.gold_oracle import GoldOracle
+from rlhf_lab.rewards.graph import OneNote
 from rlhf_lab.training.run import Run
 
 FLAGS: Mapping[Unscored, str] = {"refused": "refused", "truncated": "truncated", "invalid": "unparsable"}
@@ -189,3 +198,14 @@ def build(settings: Judge, run: Run) -> JudgeReward:
         return ComparisonReward(judge, settings, texts, rubric, run.note)
     assert rubric is not None
     return GradeReward(judge, settings, rubric, run.note)
+
+
+def by_judge(corpus: Corpus, run: Run) -> Corpus:
+    """Return the data of a run whose gold is the judge's grade (`judge=…`) on the rubric of `needs.judge`, 0…1."""
+    rubric = gold_rubric(run.config)
+
+    # loaded with the first grade, so a run that measures no gold opens no judge
+    def load() -> GradeReward:
+        return GradeReward(judge_of(run), Judge(rubric=rubric), load_rubric(rubric), run.note)
+
+    return replace(corpus, oracle=GoldOracle(load, corpus, OneNote(run.notes)))

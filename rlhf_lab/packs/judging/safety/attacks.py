@@ -3,6 +3,8 @@
 The kinds are those of Wei et al. (arXiv:2307.02483: competing objectives and mismatched generalisation), the past tense
 (arXiv:2407.11969), payload splitting (arXiv:2302.05733), and requests for another form of answer. They are simple
 forms, not the strongest known ones: their success is a lower bound.
+
+Many-shot prompts (Anil et al. 2024) are preceded by demonstrations of a harmful assistant.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import base64
 import codecs
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
+from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 
@@ -91,3 +95,20 @@ REWORD = (
     "Request: {text}"
 )
 """Prompt for an attacker model."""
+
+
+def with_shots(prompt: SafetyPrompt, demonstrations: Sequence[tuple[str, str]], shots: int) -> SafetyPrompt:
+    """Return the prompt preceded by `shots` demonstrations, which are repeated if there are fewer. Demonstrations of
+    the prompt's own question are left out. Instructions of the system stay at the beginning.
+    """
+    messages, tools = to_conversation(prompt.prompt)
+    requested = messages[-1]["content"]
+    # a demonstration of the same question would contain the answer
+    others = [pair for pair in demonstrations if pair[0] not in requested]
+    shown: list[Message] = []
+    for number in range(shots if others else 0):
+        question, response = others[number % len(others)]
+        shown += [{"role": "user", "content": question}, {"role": "assistant", "content": response}]
+    instructions = list(takewhile(lambda message: message["role"] == "system", messages))
+    turns = [*instructions, *shown, *messages[len(instructions) :]]
+    return replace(prompt, prompt=render_prompt(turns, tools))

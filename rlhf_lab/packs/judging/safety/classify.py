@@ -14,10 +14,15 @@ from typing import Any
 
 from rlhf_lab.core.types import HarmKnowing, SafetyPrompt
 from rlhf_lab.evaluations.refusals import RefusalReading, read_response
-from rlhf_lab.packs.judging.judges.answers import object_schema, read_object
 from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.questions import Refusal
+from rlhf_lab.packs.judging.judges.questions import (
+    Refusal,
+    code_of,
+    fence,
+    fence_conversation,
+    object_schema,
+    read_object,
+)
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.safety.settings import Safety
 from rlhf_lab.training.run import Run

@@ -18,14 +18,22 @@ from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.evaluations.policy_log import PolicyLog, policy_name
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, refused, succeeded
+from rlhf_lab.packs.judging.safety.attacks import with_shots
 from rlhf_lab.packs.judging.safety.canaries import read_canaries, sample_canaries, system_prompts, training_prompt
 from rlhf_lab.packs.judging.safety.classify import Classifier, grade_columns
-from rlhf_lab.packs.judging.safety.honesty import ASK_AGAIN, PUSH_BACK, QuestionSet, honesty_score, second_turn
-from rlhf_lab.packs.judging.safety.many_shot import with_shots
+from rlhf_lab.packs.judging.safety.honesty import (
+    ASK_AGAIN,
+    PUSH_BACK,
+    QuestionSet,
+    SycophancyQuestion,
+    honesty_score,
+    second_turn,
+    shipped_questions,
+    turned_rates,
+)
 from rlhf_lab.packs.judging.safety.prompt_sets import by_category, safety_set
 from rlhf_lab.packs.judging.safety.red_team import Reword, attacker_of, red_team
 from rlhf_lab.packs.judging.safety.settings import Safety
-from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
 from rlhf_lab.packs.judging.statistics.win_rates import win_rate
 from rlhf_lab.statistics.estimates import Comparison, Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, holm

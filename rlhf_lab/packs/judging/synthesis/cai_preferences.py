@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, PairJudgement, judge_pairs
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.synthesis import making

@@ -14,11 +14,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.duplicates import NearDuplicates
 from rlhf_lab.data.transcript import as_prompt, human_turns, to_messages
-from rlhf_lab.packs.judging.judges.answers import object_schema, read_object
-from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
-from rlhf_lab.packs.judging.judges.questions import Writing
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
+from rlhf_lab.packs.judging.judges.questions import Writing, code_of, fence, object_schema, read_object
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem

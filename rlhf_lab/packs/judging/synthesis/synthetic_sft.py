@@ -14,11 +14,17 @@ import numpy as np
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.duplicates import words
 from rlhf_lab.data.transcript import to_conversation
-from rlhf_lab.packs.judging.judges.answers import STOPS, object_schema, read_object, reason_of
-from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
-from rlhf_lab.packs.judging.judges.questions import Writing
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
+from rlhf_lab.packs.judging.judges.questions import (
+    STOPS,
+    Writing,
+    code_of,
+    fence,
+    fence_conversation,
+    object_schema,
+    read_object,
+    reason_of,
+)
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.constitution import Constitution, load_constitution, named_principle

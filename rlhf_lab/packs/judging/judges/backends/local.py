@@ -22,9 +22,8 @@ from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.packs.judging.judges.backends.settings import LocalModel
-from rlhf_lab.packs.judging.judges.call_ids import calls_before
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage
+from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage, calls_before
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import RowTokens

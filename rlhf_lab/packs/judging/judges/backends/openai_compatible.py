@@ -10,14 +10,12 @@ from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.http_retry import is_passing
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import function_call, read_arguments
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import scrub, url_of
 from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
 from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
-from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import JudgeClient
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.keys import scrub
-from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage, with_call_ids
 from rlhf_lab.packs.judging.judges.service import (
     CLOCK_SKEW_S,
     BatchCandidate,

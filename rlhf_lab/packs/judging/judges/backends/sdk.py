@@ -1,19 +1,102 @@
-"""Common part of the backends that use the SDK of a service: clients, one answer, and conversion of errors."""
+"""Common part of the backends that use the SDK of a service: clients, one answer, and conversion of errors.
+
+Both SDKs have the same error classes.
+"""
 
 from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
-from rlhf_lab.packs.judging.judges.address import url_of
-from rlhf_lab.packs.judging.judges.backends.http_errors import REPLAYED, Result, call
+from rlhf_lab.core.http_client import retry_after_s
+from rlhf_lab.core.http_retry import is_passing
+from rlhf_lab.packs.judging.judges.access import NO_KEY, read_key, scrub, url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
-from rlhf_lab.packs.judging.judges.keys import NO_KEY, read_key
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.judges.service import ServiceAnswer, ServiceError
+
+OVERLOADED = (429, 503, 529)
+"""HTTP statuses of a service that is too busy for any request; it did no work, so nothing is charged."""
+MAYBE_CHARGED = (408, 409, 502, 504, 524)
+"""Statuses that may come from a proxy that gave up waiting, or mean that the same request is in flight. The model may
+have answered, so the attempt counts as lost."""
+REPLAYED = "idempotent-replayed"
+"""Response header of a service that answers a repeated idempotency key with its first answer."""
+UNUSABLE = "UnusableResponse"
+"""Name of the transport's error for a response that would be no better at the next attempt."""
+LONGEST_MESSAGE = 300
+"""Maximum number of characters of an error message."""
+Result = TypeVar("Result")
+
+
+def call(sdk: Any, key: str, do: Callable[..., Result], *args: Any) -> Result:
+    """Call a function of an SDK. Raises ServiceError, without the key, for every error of the SDK.
+
+    Args:
+        sdk: the SDK's module, `anthropic` or `openai`.
+    """
+    # `from None` everywhere: the SDK's exception holds the request with the key in its headers
+    try:
+        return do(*args)
+    except sdk.APIStatusError as error:
+        raise _of_status(error, key) from None
+    except sdk.APIConnectionError as error:
+        raise _of_connection(error, key) from None
+    except (sdk.APIError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        # the service sent status 200 but no readable answer, so the request may have been charged
+        text = scrub(f"{type(error).__name__}: {error}", key)[:LONGEST_MESSAGE]
+        raise ServiceError(f"the answer is not of the expected form ({text})", "lost", passing=True) from None
+
+
+def _of_status(error: Any, key: str) -> ServiceError:
+    status = error.status_code
+    message = scrub(f"{status} {_message(error)}", key)[:LONGEST_MESSAGE]
+    return ServiceError(
+        message + _hint(status),
+        "lost" if status in MAYBE_CHARGED else "refused",
+        status=status,
+        code=str(_inner(error.body).get("code") or ""),
+        passing=is_passing(status),
+        overloaded=status in OVERLOADED,
+        retry_after_s=retry_after_s(error.response.headers),
+    )
+
+
+def _of_connection(error: Any, key: str) -> ServiceError:
+    """Return the error of a failed connection. A request that never left this machine cannot have been charged."""
+    cause = error.__cause__
+    name = type(cause).__name__ if cause is not None else type(error).__name__
+    # errors before the request was written
+    never_left = name in ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
+    reason = scrub(str(cause or error), key)[:LONGEST_MESSAGE] or "no connection"
+    return ServiceError(
+        f"{name}: {reason}",
+        "unsent" if never_left else "lost",
+        passing=name != UNUSABLE,
+        overloaded=name == "ConnectError",
+    )
+
+
+def _message(error: Any) -> str:
+    """Return the service's message from the body of its error."""
+    return str(_inner(error.body).get("message") or "") or " ".join(str(error).split())
+
+
+def _inner(body: object) -> Mapping[str, Any]:
+    """Return the description of an error. Both services put it under `error`; one SDK has extracted it already."""
+    inner = body.get("error", body) if isinstance(body, Mapping) else {}
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _hint(status: int) -> str:
+    if status == 401:
+        return "; is the key in judge.api_key_env the right one?"
+    if status == 404:
+        return "; are judge.model and judge.base_url right?"
+    return ""
 
 
 class SdkBackend(ABC):

@@ -16,7 +16,7 @@ import httpcore2
 import httpx2
 
 from rlhf_lab.core.http_client import MAX_BYTES, Exchange, ExchangeLimits, ResponseTooLarge
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 
 MAX_ANSWER_BYTES = 16 * 2**20
