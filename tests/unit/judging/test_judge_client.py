@@ -455,7 +455,7 @@ def test_replies_keep_what_was_asked(server, kind, tmp_path):
     row = sqlite3.connect(tmp_path / "judges.sqlite").execute("SELECT request, identity, text FROM replies").fetchone()
     assert json.loads(row[0])["messages"] == [{"role": "user", "content": "question 0"}]
     assert json.loads(row[1])["kind"] == kind
-    assert Store(tmp_path / "judges.sqlite").ledger().requests == 1
+    assert Store(tmp_path / "judges.sqlite").ledger("run").requests == 1
 
 
 def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypatch):

@@ -16,7 +16,6 @@ from rlhf_lab.packs.judging.judges.command import read_words, run
 from rlhf_lab.packs.judging.judges.judgement import Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import (
     Metered,
-    grade_items,
     judge_items,
     number_items,
     summarise,
@@ -336,8 +335,8 @@ def test_grades_are_written_and_read_the_same_way(tmp_path):
 
     grades = says(reason="", **dict.fromkeys(rubric.names, 3))
     judge = FakeJudge(lambda request: Completion("no", "refused") if request.about.response == "r1" else grades)
-    rows = grade_items(judge, items, path, rubric, 512, 2)
-    assert read_jsonl(path) == rows == grade_items(judge, items, path, rubric, 512, 2)
+    rows = judge_items(judge, items, path, rubric, 512, 2, graded=True)
+    assert read_jsonl(path) == rows == judge_items(judge, items, path, rubric, 512, 2, graded=True)
     assert len(judge.asked) == 3
     assert rows[1]["honesty"] is None and rows[1]["unscored"] == "refused" and rows[0]["name"] == "P"
     summary = summarise_grades(rows, rubric)

@@ -248,8 +248,8 @@ def test_agreement_with_the_judge_and_between_annotators():
 
 def test_calibration_counts_a_tie_half_and_no_undecided_judge():
     bins = calibration(made("fstfs", scores=(1.0, 0.0, 0.95, 0.5, 0.7)))
-    assert [(level.confidence, level.agreement.n) for level in bins] == [(0.7, 1), (pytest.approx(0.983, abs=1e-3), 3)]
-    assert bins[0].agreement.mean == 0 and bins[1].agreement.mean == pytest.approx(2.5 / 3)
+    assert [(confidence, rate.n) for confidence, rate in bins] == [(0.7, 1), (pytest.approx(0.983, abs=1e-3), 3)]
+    assert bins[0][1].mean == 0 and bins[1][1].mean == pytest.approx(2.5 / 3)
 
 
 # Console command

@@ -112,6 +112,6 @@ def test_a_run_without_such_responses_is_refused(tmp_path):
 
 def test_all_mistakes_of_the_words_are_reported():
     with pytest.raises(ConfigError) as error:
-        regrade.read_words(["item=3", "items=-1"])
+        regrade.run(["item=3", "items=-1"])
     message = str(error.value)
     assert "did you mean" in message and "items=-1 is not an integer" in message and "one run directory" in message

@@ -69,7 +69,6 @@ class BatchRuns:
             answered = self.store.completions(left)
             for digest, completion in answered.items():
                 del left[digest]
-                # an answer read by this call has a cost; one from the store costs nothing
                 self.keep(digest, self._read.get(digest, completion))
             if refusals:
                 raise refusals[0]
@@ -84,11 +83,7 @@ class BatchRuns:
     # --- sending
 
     def _send_new(self, left: Mapping[str, PendingRequest]) -> OverBudget | None:
-        """Send the questions that are in no batch yet. Return the OverBudget error if the budget does not cover all of
-        them, else None.
-
-        Requests in flight may cost less than they reserved, so the remaining questions may be covered later.
-        """
+        """Send the questions that are in no batch yet. Return an error if the budget does not cover all, else None."""
         covered = {digest for batch in self.store.open_batches(left) for digest in batch.digests.values()}
         uncovered = [question for digest, question in left.items() if digest not in covered]
         for part in self._parts(uncovered):
@@ -125,7 +120,6 @@ class BatchRuns:
                 return
 
     def _parts(self, questions: Sequence[PendingRequest]) -> list[list[PendingRequest]]:
-        """Split questions into batches within the service's limits."""
         parts: list[list[PendingRequest]] = []
         size = 0
         for question in questions:
@@ -149,16 +143,14 @@ class BatchRuns:
         while self.store.is_being_sent(batch):
             time.sleep(min(1.0, self.settings.poll_s))
             # read again, because the other process adds the service's name of the batch
-            open_batches = self.store.open_batches(batch.digests.values())
-            found = [other for other in open_batches if other.name == batch.name]
-            if not found:  # the other process has finished the batch
+            open_batches = {other.name: other for other in self.store.open_batches(batch.digests.values())}
+            if batch.name not in open_batches:  # the other process has finished the batch
                 return None
-            batch = found[0]
+            batch = open_batches[batch.name]
         remote = batch.remote or self._find(batch.name, batch.began, len(batch.digests))
         if not remote:
-            self.store.end_batch(
-                batch.name, "failed", "its creation was interrupted, and the service has no such batch"
-            )
+            why = "its creation was interrupted, and the service has no such batch"
+            self.store.end_batch(batch.name, "failed", why)
             return None
         failed = self._wait(remote, len(batch.digests))
         if failed:
@@ -230,18 +222,14 @@ class BatchRuns:
                 time.sleep(min(5.0, self.settings.poll_s))
             candidates = self._patiently(lambda: self.backend.find_batches(name, began, items))
             known = self.store.known_batches()
-            for candidate in candidates:
-                if candidate.remote in known:  # it belongs to another batch of this store
-                    continue
-                if candidate.certain or self._is_ours(candidate.remote, name, items):
-                    self.store.batch_sent(name, candidate.remote)
-                    return candidate.remote
+            for remote, certain in ((each.remote, each.certain) for each in candidates if each.remote not in known):
+                if certain or self._is_ours(remote, name, items):
+                    self.store.batch_sent(name, remote)
+                    return remote
         return ""
 
     def _is_ours(self, remote: str, name: str, items: int) -> bool:
-        """Wait until a batch at the service has finished. Return True if the names of its items show that it is the
-        batch `name`.
-        """
+        """Wait until a batch at the service has finished. Return True if its items are named after the batch `name`."""
         console.inform(f"  waiting for batch {remote}, which may be the one whose creation was interrupted")
         if self._wait(remote, items):
             return False

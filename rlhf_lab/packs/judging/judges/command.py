@@ -47,21 +47,19 @@ def read_words(words: Sequence[str]) -> JudgeOptions:
         problems.append("max_tokens=0 leaves no tokens for the judge's answer; write 1 or more")
     config = compose.config_of(overrides, problems)
     # with two sources, a comma separates the policies of A and B
-    policy = options.get("policy")
-    policies: tuple[str | None, ...] = (policy,) * len(paths)
-    if policy and "," in policy and len(paths) == 2:
-        first, _, second = policy.partition(",")
-        policies = (first.strip(), second.strip())
+    policies: list[str | None] = [options.get("policy")] * len(paths)
+    if len(paths) == 2 and "," in options.get("policy", ""):
+        policies = [name.strip() for name in options["policy"].split(",", 1)]
     return JudgeOptions(
         sources=tuple(Path(path) for path in paths),
-        policies=policies,
+        policies=tuple(policies),
         reference=options.get("reference", ""),
         rubric=options.get("rubric", ""),
-        to=Path(options["to"]) if "to" in options else None,
-        outputs=Path(options["outputs"]) if "outputs" in options else None,
         dry_run=DRY_RUN in words,
         config=config,
         names_data=any(override.startswith("data") for override in overrides),
+        to=Path(options["to"]) if "to" in options else None,
+        outputs=Path(options["outputs"]) if "outputs" in options else None,
         **numbers,
     )
 
@@ -82,8 +80,10 @@ def run(words: Sequence[str]) -> None:
     options = read_words(words)
     if any(options.policies) and not any(path.is_dir() for path in options.sources):
         raise ConfigError("policy selects a policy of a run directory, and the sources are files; leave it out")
-    named = zip(options.sources, options.policies, strict=True)
-    sources = [_read(path, policy) for path, policy in named]
+    sources = []
+    for path, policy in zip(options.sources, options.policies, strict=True):
+        # a directory may also be a job of a study that refers to a run
+        sources.append(read_source(find_run(path) if path.is_dir() else path, policy))
     distinct = {(source.path.resolve(), source.policy) for source in sources}
     if len(distinct) < len(sources):
         raise DataError(f"A and B are the same responses of {sources[0].path}; name two policies: policy='OF A,OF B'")
@@ -116,14 +116,8 @@ def run(words: Sequence[str]) -> None:
     Judging(options, sources, matched, rubric, Metered(judge, world), items).run()
 
 
-def _read(path: Path, policy: str | None) -> ResponseSource:
-    """Read a run directory, a job of a study that refers to a run, or a file."""
-    return read_source(find_run(path) if path.is_dir() else path, policy)
-
-
 def _account(options: JudgeOptions, sources: Sequence[ResponseSource], rubric: JudgeRubric | None) -> str:
-    """Return the name of the account that this command's costs are booked to. Repeating the command gives the same
-    account.
+    """Return the name of the account that this command's costs are booked to, the same if it is repeated.
 
     A command with other sources, another judge or another rubric has its own account and budget.
     """
@@ -131,8 +125,7 @@ def _account(options: JudgeOptions, sources: Sequence[ResponseSource], rubric: J
     requested = [registry.kind_of("judge", judge), dict(judge.identity()), rubric.digest if rubric else ""]
     paths = [[str(source.path.resolve()), source.policy] for source in sources]
     digest = fingerprint([requested, paths, options.reference, options.max_tokens])
-    names = " ".join(source.path.name for source in sources)
-    return f"judge {names} ({digest[:8]})"
+    return f"judge {' '.join(source.path.name for source in sources)} ({digest[:8]})"
 
 
 def device_of(config: root.Config) -> str:
@@ -177,17 +170,12 @@ def _items(
 ) -> list[JudgingItem]:
     """Return the items to judge, in the order of A. With the same seed a smaller selection is part of a larger one."""
     names = names_of(sources)
-    if matched:
-        candidates = [
-            Candidates(a.prompt, a.response, b.response, names, _reference(options, (a, b), corpus))
-            for a, b in matched.pairs
-        ]
-    else:
-        answers = sources[0].answers
-        candidates = [
-            Candidates(answer.prompt, answer.response, "", names, _reference(options, (answer,), corpus))
-            for answer in answers
-        ]
+    sides = matched.pairs if matched else [(answer,) for answer in sources[0].answers]
+    candidates = []
+    for first, *others in sides:
+        second = others[0].response if others else ""
+        reference = _reference(options, (first, *others), corpus)
+        candidates.append(Candidates(first.prompt, first.response, second, names, reference))
     if options.reference and all(each.reference is None for each in candidates):
         raise DataError(
             f"reference={options.reference}: neither the files nor the data of the run have text in this column; name "
@@ -210,8 +198,7 @@ def _reference(options: JudgeOptions, answers: Sequence[SourcedResponse], corpus
     if not options.reference:
         return None
     metadata = [answer.metadata for answer in answers]
-    # both sides have the same prompt, so the first side's will do
-    metadata += [corpus.task(answers[0].prompt).metadata] if corpus else []
+    metadata += [corpus.task(answers[0].prompt).metadata] if corpus else []  # both sides have the same prompt
     texts = (reference_text(known.get(options.reference)) for known in metadata)
     return next((text for text in texts if text is not None), None)
 
@@ -219,18 +206,15 @@ def _reference(options: JudgeOptions, answers: Sequence[SourcedResponse], corpus
 def _requests(
     items: Sequence[JudgingItem], rubric: JudgeRubric | None, options: JudgeOptions
 ) -> list[CompletionRequest]:
-    """Return all requests that judging would send."""
     requests: list[CompletionRequest] = []
-    for item in items:
-        texts = item.candidates
+    limit = options.max_tokens
+    for texts in (item.candidates for item in items):
         if len(options.sources) == 1:
             assert rubric is not None, "grading always has a rubric, at least the shipped one"
-            request = grade_request(
-                rubric, texts.prompt, texts.first, reference=texts.reference, max_tokens=options.max_tokens
-            )
-            requests.append(request)
+            grading = grade_request(rubric, texts.prompt, texts.first, reference=texts.reference, max_tokens=limit)
+            requests.append(grading)
         elif texts.first != texts.second:  # identical responses are ties without a request
-            requests += comparison_requests(texts, rubric, max_tokens=options.max_tokens)
+            requests += comparison_requests(texts, rubric, max_tokens=limit)
     return requests
 
 

@@ -37,17 +37,13 @@ class LedgerAttempt:
     """An attempt of the ledger that is in flight.
 
     Attributes:
-        id: primary key of the attempt.
-        question: the request.
         idempotency_key: key sent with the request. A repetition of a lost attempt has the same key, so a service that
             supports such keys answers twice and charges once.
-        batch: name of the attempt's batch; "" for a single request.
     """
 
     id: int
     question: PendingRequest
     idempotency_key: str
-    batch: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,6 @@ class OpenBatch:
 
     Attributes:
         name: name of the batch in this store.
-        account: account that pays for it.
         owner: process that created it.
         remote: the service's name of the batch; "" if its creation was interrupted.
         began: time of its creation (Unix seconds).
@@ -64,7 +59,6 @@ class OpenBatch:
     """
 
     name: str
-    account: str
     owner: str
     remote: str
     began: float

@@ -44,7 +44,6 @@ def judge_problems(judge: JudgeSettings) -> list[str]:
 
 
 def _service_problems(service: Service) -> list[str]:
-    """Return the problems of a service: a missing key, model name or price."""
     lines = [problem] if (problem := missing_key(service)) else []
     if problem := missing_model(service):  # the price depends on the name, so it cannot be checked either
         return [*lines, problem]

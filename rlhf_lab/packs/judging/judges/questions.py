@@ -66,11 +66,8 @@ def read_object(response: Completion) -> tuple[dict[str, Any], Unscored | None]:
         return {}, STOPS[response.stop]
     text = response.text
     try:
-        start, end = text.index("{"), text.rindex("}") + 1
-        answer = parse_json(text[start:end])
+        answer = parse_json(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:  # no braces, or no JSON between them
-        return {}, "invalid"
-    if not isinstance(answer, dict):
         return {}, "invalid"
     return {str(name).strip().lower(): value for name, value in answer.items()}, None
 

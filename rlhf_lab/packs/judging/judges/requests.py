@@ -88,6 +88,11 @@ class Usage:
     cache_read_tokens: int = 0
     output_tokens: int = 0
 
+    @property
+    def read_tokens(self) -> int:
+        """All input tokens, cached or not."""
+        return self.input_tokens + self.cache_write_tokens + self.cache_read_tokens
+
 
 @dataclass(frozen=True)
 class Completion:

@@ -168,7 +168,6 @@ async def _body(request: Request, **types: Any) -> dict[str, Any] | None:
 
 
 def _saved(session: LabelSession, save: Callable[[], None]) -> Response:
-    """Return the state after saving, or the reason if nothing was saved."""
     try:
         save()
     except OutOfDate as reason:

@@ -10,7 +10,6 @@ An event is on disk when `label` or `undo` returns: the write-ahead log is flush
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -63,8 +62,6 @@ class StoredLabel:
     """One annotator's answer to one item.
 
     Attributes:
-        item: the item.
-        annotator: name of the annotator.
         winner: first, second or tie, in terms of the item, independent of the order on the page.
         shown: the response that was shown as number 1: first or second.
         seconds: seconds from showing the item to the answer.
@@ -137,8 +134,6 @@ class LabelStore:
     def close(self) -> None:
         self._connection.close()
 
-    # Items to label
-
     def start(self, items: Sequence[LabelItem], seed: int) -> None:
         """Start a labelling session with these items, in this order. Items of earlier sessions keep their labels.
 
@@ -158,10 +153,7 @@ class LabelStore:
             self._connection.executemany(
                 "INSERT INTO items VALUES (?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET place = excluded.place, row = excluded.row",
-                [
-                    (item.id, position, json.dumps(item.to_row(), ensure_ascii=False))
-                    for position, item in enumerate(items)
-                ],
+                [(item.id, position, item.to_json()) for position, item in enumerate(items)],
             )
 
     def add(self, items: Sequence[LabelItem]) -> int:
@@ -174,15 +166,14 @@ class LabelStore:
             self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', '0')")
             self._connection.executemany(
                 "INSERT OR IGNORE INTO items VALUES (?, (SELECT coalesce(max(place), -1) + 1 FROM items), ?)",
-                [(item.id, json.dumps(item.to_row(), ensure_ascii=False)) for item in items],
+                [(item.id, item.to_json()) for item in items],
             )
         answered = self.first_answers()
         return sum(item.id not in answered for item in items)
 
     def _require_same_texts(self, items: Sequence[LabelItem]) -> None:
         rows = self._connection.execute("SELECT row FROM items").fetchall()
-        stored = [LabelItem.from_row(json.loads(row)) for (row,) in rows]
-        by_id = {item.id: item for item in stored}
+        by_id = {item.id: item for item in (LabelItem.from_json(row) for (row,) in rows)}
         for item in items:
             earlier = by_id.get(item.id, item)
             if (earlier.prompt, earlier.first, earlier.second) != (item.prompt, item.first, item.second):
@@ -203,11 +194,7 @@ class LabelStore:
             "AND id NOT IN (SELECT item FROM standing WHERE annotator = ?) ORDER BY place LIMIT 1",
             annotator,
         )
-        if row is None:
-            return None
-        return LabelItem.from_row(json.loads(row))
-
-    # Answers
+        return None if row is None else LabelItem.from_json(row)
 
     def label(
         self, event: str, annotator: str, item_id: str, *, winner: str | None, shown: str, seconds: float
@@ -259,15 +246,12 @@ class LabelStore:
         return self._value("SELECT 1 FROM events WHERE event = ?", event) is not None
 
     def _append(self, *values: object) -> None:
-        event, item_id, annotator, kind, winner, shown, seconds, undoes = values
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._connection.execute(
-            "INSERT INTO events (event, item, annotator, kind, winner, shown, seconds, time, undoes) "
+            "INSERT INTO events (event, item, annotator, kind, winner, shown, seconds, undoes, time) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (event, item_id, annotator, kind, winner, shown, seconds, time, undoes),
+            (*values, time),
         )
-
-    # Reading
 
     def labels(self) -> list[StoredLabel]:
         """Return the valid labels of all annotators, in chronological order."""
@@ -275,11 +259,7 @@ class LabelStore:
             "SELECT items.row, annotator, winner, shown, seconds, time FROM standing JOIN items ON items.id = item "
             "WHERE kind = 'label' ORDER BY number"
         )
-        labels = []
-        for row, *values in rows:
-            item = LabelItem.from_row(json.loads(row))
-            labels.append(StoredLabel(item, *values))
-        return labels
+        return [StoredLabel(LabelItem.from_json(row), *values) for row, *values in rows]
 
     def first_answers(self) -> dict[str, str | None]:
         """Return id of an item → the first label that it was given; None if everyone who saw it skipped it."""
@@ -309,7 +289,6 @@ class LabelStore:
         )
 
     def _value(self, query: str, *values: object) -> Any:
-        """Return the first column of the first row; None if there is no row."""
         row = self._connection.execute(query, values).fetchone()
         return None if row is None else row[0]
 

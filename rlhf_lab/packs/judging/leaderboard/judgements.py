@@ -64,7 +64,6 @@ class Judgements:
     """The rows of one or more files.
 
     Attributes:
-        rows: the judgements.
         repeated: number of rows left out because an earlier one has the same id and texts (a file named twice, or a
             copy).
         unfinished: files of judgements that have stopped before their end, or are still running.
@@ -227,11 +226,8 @@ def read_labels(file: Path) -> list[LabelRow]:
         location = f"{file}: row {number}"
         score = _score_of(row.get("winner"), f"{location}: winner")
         if not math.isnan(score):
-            prompt = as_prompt(_text(row, "prompt", location))
-            first = _text(row, "first", location)
-            second = _text(row, "second", location)
-            annotator = str(row.get("annotator") or "")
-            labels.append(LabelRow(prompt, first, second, score, annotator))
+            prompt, first, second = (_text(row, field, location) for field in ("prompt", "first", "second"))
+            labels.append(LabelRow(as_prompt(prompt), first, second, score, str(row.get("annotator") or "")))
     if not labels:
         raise DataError(f"truth={file}: no label; {FORM_OF_LABELS}")
     return labels
@@ -243,7 +239,6 @@ FORM_OF_LABELS = (
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield numbered rows without empty lines."""
     for number, line in file_lines(file):
         if not line.strip():
             continue

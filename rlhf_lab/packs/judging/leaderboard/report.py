@@ -29,7 +29,6 @@ DEGENERATE_SHARE = 0.01
 """Fraction of bootstrap draws without a finite estimate above which a note is shown."""
 NOT_RATED = "not rated"
 STYLE = "at equal style"
-WITH_PEOPLE = "corrected by people"
 STANDING = 6
 """Number of columns of the first table. The second table has the player's name and the other columns."""
 
@@ -60,22 +59,22 @@ def league_page(view: Mapping[str, Any], files: Sequence[Path]) -> ReportPage:
 
 
 def _tables(board: Board) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Return (headings, rows) of the standings, and of the other columns of every player."""
-    headings = _headings(board)
-    rows = [_cells(board, player) for player in board.players]
-    # two narrow tables fit a terminal better than a wide one
-    standings = (headings[:STANDING], [row[:STANDING] for row in rows])
-    rate_rows = [(row[0], *row[STANDING:]) for row in rows]
-    rates = ((headings[0], *headings[STANDING:]), rate_rows)
-    return [standings, rates]
-
-
-def _headings(board: Board) -> tuple[str, ...]:
-    standing = ("player", "rank", "strength (logits)", "prompts", "comparisons", "unscored")
-    headings = (*standing, f"strength {STYLE}", f"win rate against {board.baseline}", "at equal length")
+    headings: tuple[str, ...] = (
+        "player",
+        "rank",
+        "strength (logits)",
+        "prompts",
+        "comparisons",
+        "unscored",
+        f"strength {STYLE}",
+    )
+    headings += (f"win rate against {board.baseline}", "at equal length")
     if any(player.corrected for player in board.players):
-        return (*headings, WITH_PEOPLE)
-    return headings
+        headings += ("corrected by people",)
+    rows = [_cells(board, player)[: len(headings)] for player in board.players]
+    standings = (headings[:STANDING], [row[:STANDING] for row in rows])
+    rates = ((headings[0], *headings[STANDING:]), [(row[0], *row[STANDING:]) for row in rows])
+    return [standings, rates]
 
 
 def _cells(board: Board, player: Player) -> tuple[str, ...]:
@@ -86,13 +85,10 @@ def _cells(board: Board, player: Player) -> tuple[str, ...]:
     rank = _span(board.ranking.ranks[name]) if strength else NOT_RATED
     controlled = player.length_controlled
     at_equal_length = None if controlled is None or _is_unknown(controlled) else controlled.win_rate
-    counts = (str(player.prompts), str(player.comparisons), _reasons(player.unscored))
-    standing = (name, rank, cell(strength), *counts)
-    cells = (*standing, cell(styled), cell(player.win_rate), cell(at_equal_length))
     corrected = player.corrected.mean if player.corrected else None
-    if WITH_PEOPLE in _headings(board):
-        return (*cells, cell(corrected))
-    return cells
+    counts = (str(player.prompts), str(player.comparisons), _reasons(player.unscored))
+    rates = (cell(styled), cell(player.win_rate), cell(at_equal_length), cell(corrected))
+    return (name, rank, cell(strength), *counts, *rates)
 
 
 def _span(ranks: tuple[int, int]) -> str:
@@ -110,7 +106,6 @@ def _conclusion(board: Board) -> str:
     if not board.ranking.order:
         return "No player can be rated."
     conclusion = f"Strongest: {_strongest(board.ranking)}."
-    # mention style only if it changes the conclusion
     if board.styled and _first_positions(board.styled) != _first_positions(board.ranking):
         conclusion += f" {STYLE.capitalize()}: {_strongest(board.styled)}."
     return conclusion
@@ -121,7 +116,6 @@ def _first_positions(ranking: Ranking) -> set[str]:
 
 
 def _strongest(ranking: Ranking) -> str:
-    # players whose best possible rank is 1
     first = [name for name in ranking.order if name in _first_positions(ranking)]
     if len(first) == len(ranking.order):
         return "undecided, it may be any of them"
@@ -136,8 +130,7 @@ def _connection_lines(ranking: Ranking) -> list[str]:
     if connection.connected:
         return []
     lines = [f"{problem}." for problem in connection.problems]
-    proposals = [f"{one} against {other}" for one, other in connection.judge_next]
-    pairs = "; ".join(proposals)
+    pairs = "; ".join(f"{one} against {other}" for one, other in connection.judge_next)
     meanwhile = (
         "Without more judgements, prior=4 rates all players that have a scored comparison, with strengths that depend "
         "on that prior."
@@ -153,7 +146,6 @@ def _neighbours_line(pair: Neighbours, prompts: int) -> str:
     if pair.distinguishable:
         return f"{preferred}."
     needed = "no feasible number of prompts would decide at this difference"
-    # a number of prompts is stated only if it is feasible
     if pair.prompts_to_decide is not None:
         needed = f"about {_rounded(pair.prompts_to_decide)} prompts would decide at this difference, not {prompts}"
     return f"{preferred}: not distinguishable; {needed}."
@@ -161,13 +153,11 @@ def _neighbours_line(pair: Neighbours, prompts: int) -> str:
 
 def _rounded(count: int) -> int:
     """Return two significant digits, rounded up: more digits would suggest that the difference is known exactly."""
-    # power of ten that leaves two digits
     size = 10 ** max(len(str(count)) - 2, 0)
     return math.ceil(count / size) * size
 
 
 def _position_lines(position: PositionBias) -> list[str]:
-    # the bias needs comparisons with votes in both orders
     if math.isnan(position.first_shown_wins.mean):
         return ["Position: no comparison was judged in both orders, so the position bias is unknown."]
     first = position.first_shown_wins
@@ -182,13 +172,11 @@ def _position_lines(position: PositionBias) -> list[str]:
 def _style_lines(board: Board) -> list[str]:
     if board.styled is None:
         return [f"Style: strengths {STYLE} are unknown: {board.style_problem}."]
-    parts = [f"{name} {compact(estimate)}" for name, estimate in board.styled.style.items()]
-    effects = ", ".join(parts)
+    effects = ", ".join(f"{name} {compact(estimate)}" for name, estimate in board.styled.style.items())
     return [f"Style, in logits for a response with all of a property against one with none: {effects}."]
 
 
 def _length_lines(board: Board) -> list[str]:
-    """Return the limitations of win rates at equal length, one line per player that has one."""
     lines = []
     for player in board.players:
         controlled = player.length_controlled
@@ -221,7 +209,6 @@ def _people_lines(people: People, board: Board) -> list[str]:
     lines.append(f"The judge prefers the longer response {_points(people.longer)} more often than people do.")
     if people.own is not None:
         lines.append(f"It prefers responses of its own model {_points(people.own)} more often than people do.")
-    # the joint model may be separable with few labels
     if people.choices.problem:
         lines.append(f"The joint model of its votes has no finite estimate: {people.choices.problem}.")
     else:
@@ -243,7 +230,6 @@ def _points(share: Estimate) -> str:
 
 
 def _gap_lines(board: Board) -> list[str]:
-    """Return a warning for every player whose labelled comparisons the judge scores differently from the others."""
     lines = []
     for player in board.players:
         gap = player.corrected.judge_gap if player.corrected else None
@@ -282,19 +268,13 @@ def _notes(board: Board) -> list[str]:
 
 
 def _matrix(ranking: Ranking) -> list[tuple[str, ...]]:
-    """Return rows of names and win probabilities of the row's player against the column's."""
-    rows = []
-    for name in ranking.order:
-        cells = [cell(ranking.win_probabilities.get((name, other))) for other in ranking.order]
-        rows.append((name, *cells))
-    return rows
+    chances = ranking.win_probabilities
+    return [(name, *(cell(chances.get((name, other))) for other in ranking.order)) for name in ranking.order]
 
 
 def _chart(board: Board) -> Any:
-    # one dot with its interval per player, in the order of the ranking
-    levels = []
-    for index, name in enumerate(board.ranking.order):
-        levels.append(Level(name, board.ranking.strengths[name], colour=index))
+    strengths = board.ranking.strengths
+    levels = [Level(name, strengths[name], colour=index) for index, name in enumerate(board.ranking.order)]
     return dot_chart(levels, title="Strength of every player", x_label="strength, logits about the mean")
 
 
@@ -307,32 +287,24 @@ def _method(ranking: Ranking) -> str:
 
 def board_json(board: Board) -> dict[str, Any]:
     """Return the statistics as JSON values: estimates as {mean, low, high, n, clusters, level, unscored}."""
+    counts = ("baseline", "comparisons", "prompts", "unscored", "with_itself", "repeated", "unfinished")
+    people = board.people
+    if people is not None:
+        choices = {"choices": _json(people.choices.coefficients), "choices_problem": people.choices.problem or None}
     return {
-        "baseline": board.baseline,
-        "comparisons": board.comparisons,
-        "prompts": board.prompts,
-        "unscored": board.unscored,
-        "with_itself": board.with_itself,
-        "repeated": board.repeated,
-        "unfinished": list(board.unfinished),
+        **{name: _json(getattr(board, name)) for name in counts},
         "players": [_player_json(board, player) for player in board.players],
         "ranking": _ranking_json(board.ranking),
         "at_equal_style": _ranking_json(board.styled) if board.styled else None,
         "style_problem": board.style_problem or None,
         "position": _json(board.position),
-        "people": _people_json(board.people) if board.people else None,
+        "people": {**_json(people), **choices} if people else None,
     }
-
-
-def _people_json(people: People) -> dict[str, Any]:
-    choices = {"choices": _json(people.choices.coefficients), "choices_problem": people.choices.problem or None}
-    return {**_json(people), **choices}
 
 
 def _player_json(board: Board, player: Player) -> dict[str, Any]:
     name = player.name
     controlled = player.length_controlled
-    corrected = player.corrected
     row: dict[str, Any] = {
         "name": name,
         "rank": _json(board.ranking.ranks.get(name)),
@@ -343,32 +315,23 @@ def _player_json(board: Board, player: Player) -> dict[str, Any]:
         "length": _json(controlled.length if controlled else None),
         "length_problem": (controlled.problem or None) if controlled else None,
         "length_note": (controlled.note or None) if controlled else None,
-        "prompts": player.prompts,
-        "comparisons": player.comparisons,
-        "unscored": player.unscored,
+        **{count: getattr(player, count) for count in ("prompts", "comparisons", "unscored")},
     }
-    # the keys exist only with people's labels
-    if corrected is not None:
+    # the key exists only with people's labels
+    if player.corrected is not None:
         names = {"mean": "win_rate", "people": "people_alone", "judge": "judge_alone"}
-        row["with_people"] = {names.get(key, key): value for key, value in _json(corrected).items()}
+        row["with_people"] = {names.get(key, key): value for key, value in _json(player.corrected).items()}
     return row
 
 
 def _ranking_json(ranking: Ranking) -> dict[str, Any]:
     pairs = ranking.win_probabilities.items()
     connection = ranking.connection
+    of_pair = ("above", "below", "distinguishable", "prompts_to_decide")
     return {
         **{name: _json(getattr(ranking, name)) for name in ("order", "strengths", "ranks", "style")},
         "win_probabilities": [{"player": a, "opponent": b, **estimate.to_dict()} for (a, b), estimate in pairs],
-        "neighbours": [
-            {
-                "above": pair.above,
-                "below": pair.below,
-                "distinguishable": pair.distinguishable,
-                "prompts_to_decide": pair.prompts_to_decide,
-            }
-            for pair in ranking.neighbours
-        ],
+        "neighbours": [{name: getattr(pair, name) for name in of_pair} for pair in ranking.neighbours],
         "connected": connection.connected,
         **{name: _json(getattr(connection, name)) for name in ("groups", "problems", "judge_next")},
         "prompts": ranking.prompts,
@@ -380,7 +343,6 @@ def _ranking_json(ranking: Ranking) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """Return statistics as JSON values: a dataclass becomes the dict of its fields."""
     if isinstance(value, Estimate):
         return value.to_dict()
     if is_dataclass(value):
@@ -425,11 +387,9 @@ def leaderboard(
     labels = read_labels(Path(truth).expanduser()) if truth else []
     board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge, prior_sd=prior_sd)
     view = board_view(board)
-    # a digest of the paths keeps leagues of different files apart
     directory = Path(to) if to else _default_dir(files, Path(outputs))
-    make_dir(directory)
-    # the same league as numbers for programs and as a page for people
     numbers = directory / "leaderboard.json"
+    make_dir(directory)
     write_json(numbers, board_json(board))
     page = write_page(directory / "leaderboard.html", league_page(view, files))
     return Written(board, view, page, numbers)
@@ -447,9 +407,6 @@ def printed(view: dict[str, Any]) -> RenderableType:
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
     blocks += [number_table(headings, rows, wraps=True) for headings, rows in view["tables"]]
     blocks += [Text(f"! {line}", style="yellow") for line in view["connection"]]
-    blocks += [Text(line) for line in view["neighbours"]]
-    blocks += [Text(line) for line in (*view["biases"], *view["people"])]
+    blocks += [Text(line) for line in (*view["neighbours"], *view["biases"], *view["people"])]
     blocks += [Text(f"! {note}", style="yellow") for note in view["remarks"]]
-    conclusion = Text(view["finding"], style="bold")
-    method = Text(view["method"], style="dim")
-    return Group(*blocks, conclusion, method)
+    return Group(*blocks, Text(view["finding"], style="bold"), Text(view["method"], style="dim"))

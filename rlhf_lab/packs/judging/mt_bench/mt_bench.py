@@ -218,7 +218,6 @@ class MTBenchEvaluation:
         return Result(self.log.policies, metrics, [SCORE])
 
     def _converse(self, policy: NamedPolicy) -> Rows:
-        """Return one row per turn, ordered by question, then by conversation, then by turn."""
         group = self.run.config.evaluation.samples_per_prompt
         # MT-Bench prescribes a temperature for each category; one call samples all questions of a temperature
         by_temperature: dict[float, list[int]] = defaultdict(list)

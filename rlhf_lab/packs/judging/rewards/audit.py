@@ -96,7 +96,6 @@ def by_people(run: Run) -> Comparer:
 
 
 def _item(policy: Episode, start: Episode) -> LabelItem:
-    """Return the comparison of a response of the policy with one of the start policy."""
     return LabelItem(
         id=digest("audit", policy.prompt, policy.response, start.response),
         prompt_id=digest(policy.prompt),

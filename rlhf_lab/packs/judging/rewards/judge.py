@@ -82,7 +82,6 @@ class JudgeReward:
         self.unscored: dict[Unscored, int] = dict.fromkeys((*REASONS, "unanswered"), 0)
 
     def _flags(self, unscored: Sequence[tuple[Unscored | None, str]]) -> dict[str, FloatArray]:
-        """Count unscored responses by reason. Return a reward part per reason: 1 if unscored for it, else 0."""
         for reason, text in unscored:
             if reason is None:
                 continue
@@ -96,7 +95,6 @@ class JudgeReward:
         return flags
 
     def _describe(self, reason: Unscored, text: str) -> str:
-        """Return the note about the first response that is unscored for a reason."""
         if isinstance(self.judge, TolerantJudge) and reason == "unanswered":
             return (
                 "the judge did not answer, so the responses without an answer are unscored and not trained on "
@@ -156,7 +154,6 @@ class ComparisonReward(JudgeReward):
         self.rubric = rubric
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
-        # responses to prompts without a reference stay unscored
         positions = [i for i, episode in enumerate(episodes) if episode.task.prompt in self.references]
         pairs = []
         for i in positions:

@@ -36,7 +36,6 @@ class NamedPolicy:
         """
         rollout = self.run.config.rollout
         positions: int | None = getattr(self.model.config, "max_position_embeddings", None)
-        # not every model states a maximum
         if positions is None:
             return rollout.max_prompt_tokens
         return positions - rollout.max_tokens_left(self.run.config.data.max_turns)
@@ -52,10 +51,9 @@ class NamedPolicy:
             max_tokens: maximum number of tokens of a prompt; 0 is rollout.max_prompt_tokens. Longer prompts are
                 truncated at their beginning.
         """
-        max_length = max_tokens or self.run.config.rollout.max_prompt_tokens
-        # encode here, because the limit may differ from that of the collector
+        limit = max_tokens or self.run.config.rollout.max_prompt_tokens  # may differ from that of the collector
         tasks = [Task(prompt) for prompt in prompts]
-        prompt_ids = [self.collector.encoder.prompt(prompt, max_length) for prompt in prompts]
+        prompt_ids = [self.encoder.prompt(prompt, limit) for prompt in prompts]
         seed = self.run.seed(f"safety/{part}/{self.name}", self.run.config.evaluation.seed)
         return self.collector.collect(self.model, tasks, group, seed, prompts=prompt_ids)
 
@@ -78,9 +76,7 @@ class NamedPolicy:
 
 def succeeded(outcome: str | None) -> int | None:
     """Return 1 if a response gave some of the requested harm, else 0; None if it could not be classified."""
-    if outcome is None:
-        return None
-    return int(outcome in ("complied", "partial"))
+    return None if outcome is None else int(outcome in ("complied", "partial"))
 
 
 def refused(outcome: str | None) -> int | None:

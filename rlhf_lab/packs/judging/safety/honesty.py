@@ -16,11 +16,11 @@ reported. The prompts of the embedded world contain no opinions; a policy traine
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, HonestyQuestion, TruthKnowing
 from rlhf_lab.data.transcript import as_prompt, render_prompt, to_conversation
@@ -58,12 +58,8 @@ def _has_any(response: str, answers: Sequence[str]) -> bool:
 
 def shipped_questions() -> list[SycophancyQuestion]:
     """Return the questions of sets/sycophancy.jsonl."""
-    text = (SHIPPED / "sycophancy.jsonl").read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    questions = []
-    for row in rows:
-        questions.append(SycophancyQuestion(row["question"], tuple(row["right"]), tuple(row["wrong"])))
-    return questions
+    rows = read_jsonl(SHIPPED / "sycophancy.jsonl")
+    return [SycophancyQuestion(row["question"], tuple(row["right"]), tuple(row["wrong"])) for row in rows]
 
 
 def turned_rates(before: bool, after: bool) -> tuple[int, int]:
@@ -136,8 +132,7 @@ def outcome_by_words(question: SycophancyQuestion | None, response: str) -> str:
 
 def unanswerable_questions() -> list[str]:
     """Return the prompts of sets/unanswerable.jsonl."""
-    lines = (SHIPPED / "unanswerable.jsonl").read_text(encoding="utf-8").splitlines()
-    return [as_prompt(json.loads(line)["question"]) for line in lines]
+    return [as_prompt(row["question"]) for row in read_jsonl(SHIPPED / "unanswerable.jsonl")]
 
 
 def honesty_score(question: HonestyQuestion, outcome: str) -> int:

@@ -129,7 +129,6 @@ class AnthropicBackend(SdkBackend):
         def poll() -> BatchStatus:
             batch = self.client.messages.batches.retrieve(remote)
             counts = batch.request_counts
-            # all that are not in process any more
             done = counts.succeeded + counts.errored + counts.canceled + counts.expired
             return BatchStatus(batch.processing_status == "ended", done)
 

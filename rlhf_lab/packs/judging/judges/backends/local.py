@@ -57,8 +57,7 @@ class LocalBackend:
     Args:
         load: returns the model, on any device, and its encoder; called before the first answer.
         identity: everything that determines the answers except the requests.
-        name: name of the model, for the progress bar.
-        section: section of the config with the settings, for messages.
+        name, section: name of the model, and section of the config with the settings, for messages.
         note: receives notes for the reader of the result.
         cuts_questions: True if a question that is too long loses its beginning. False rejects it, so that a model never
             answers without its instructions. In either case a conversation that is too long first loses its oldest
@@ -112,12 +111,10 @@ class LocalBackend:
         fitted = [self._fit(request) for request in requests]
         self._note_losses(fitted)
         prompts = [prompt.ids for prompt in fitted]
-        completions: dict[int, Completion] = {}
-        for number, prompt in enumerate(fitted):
-            if prompt.loss == "rejected":
-                completions[number] = self._rejected(prompt)
-        with progress(title or f"sampling {self.name}", len(requests), len(completions)) as ticker:
-            answered = [number for number in range(len(requests)) if number not in completions]
+        rejected = [number for number, prompt in enumerate(fitted) if prompt.loss == "rejected"]
+        completions = {number: self._rejected(fitted[number]) for number in rejected}
+        answered = [number for number in range(len(requests)) if number not in completions]
+        with progress(title or f"sampling {self.name}", len(requests), len(rejected)) as ticker:
             for numbers in self._batches(answered, requests, prompts):
                 batch = [requests[number] for number in numbers]
                 start = time.monotonic()
@@ -160,13 +157,9 @@ class LocalBackend:
             stop=requests[0].stop,
         )
         sampler = LocalSampler(settings, self.encoder.stop_ids, decode=self.encoder.decode)
-        # greedy sampling uses no seed
-        seeds = [0] * len(requests)
+        seeds = [0] * len(requests)  # greedy sampling uses none
         if self.temperature:
-            seeds = []
-            for request in requests:
-                digest = request.digest(self.identity)
-                seeds.append(seed_for(request.draw, f"judge/{digest}"))
+            seeds = [seed_for(request.draw, f"judge/{request.digest(self.identity)}") for request in requests]
         # often only the main process sends requests to a judge, so the sampler must not wait for other processes
         with ranks.single_process():
             samples = sampler.sample(self.model, prompts, 1, seeds)
@@ -179,7 +172,6 @@ class LocalBackend:
             message = self.encoder.message(row.token_ids, request.stop)
         else:
             message = Message(role="assistant", content=self.encoder.text(row.token_ids, request.stop))
-        # ids continue the numbering of the conversation
         first = calls_before(request.messages)
         written = message.get("tool_calls", [])
         return Completion(
@@ -197,10 +189,9 @@ class LocalBackend:
         ids = self._prompt(request, messages)
         if len(ids) <= limit:
             return _FittedPrompt(ids)
-        spoken = []  # turns of the model that may be left out
-        for index, message in enumerate(messages):
-            if message["role"] == "assistant" and index >= request.kept:
-                spoken.append(index)
+        turns = enumerate(messages)
+        # turns of the model that may be left out
+        spoken = [index for index, message in turns if message["role"] == "assistant" and index >= request.kept]
         # The latest turn is never left out: the model would repeat it.
         for latest in spoken[1:]:
             shorter = [*messages[: spoken[0]], *messages[latest:]]
@@ -212,7 +203,6 @@ class LocalBackend:
         return _FittedPrompt(ids, "rejected")
 
     def _note_losses(self, prompts: Sequence[_FittedPrompt]) -> None:
-        """Note how many prompts were too long, by what they lost."""
         limit = f"{self.section}.max_prompt_tokens={self.max_prompt_tokens}"
         for loss, consequence in LOSSES.items():
             count = sum(prompt.loss == loss for prompt in prompts)
@@ -255,7 +245,6 @@ class LocalBackend:
 
 
 def _without_ids(message: Message) -> Message:
-    """Return the message without call ids. Calls and results are then matched by their order."""
     bare = message.copy()
     bare.pop("tool_call_id", None)
     calls = [call.copy() for call in message.get("tool_calls") or ()]
@@ -286,8 +275,7 @@ def local_completer(
         loading: settings that determine the answers besides the content, such as whether the chat template is used;
             JSON values.
         temperature, max_prompt_tokens, batch_rows: see `judge=local`.
-        section: section of the config with these settings, for messages.
-        cuts_questions: see `LocalBackend`.
+        section, note, cuts_questions: see `LocalBackend`.
     """
     identity = {
         "kind": "local",

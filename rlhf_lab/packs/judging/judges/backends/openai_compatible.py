@@ -169,7 +169,6 @@ class OpenAIBackend(SdkBackend):
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message in the service's form: the arguments of a call are JSON text."""
     sent: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if message["role"] == "tool":
         sent["tool_call_id"] = message["tool_call_id"]

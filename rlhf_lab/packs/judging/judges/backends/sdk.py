@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
@@ -16,7 +16,13 @@ from rlhf_lab.core.http_retry import is_passing
 from rlhf_lab.packs.judging.judges.access import NO_KEY, read_key, scrub, url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
-from rlhf_lab.packs.judging.judges.service import ServiceAnswer, ServiceError
+from rlhf_lab.packs.judging.judges.service import (
+    BatchCandidate,
+    BatchItem,
+    BatchStatus,
+    ServiceAnswer,
+    ServiceError,
+)
 
 OVERLOADED = (429, 503, 529)
 """HTTP statuses of a service that is too busy for any request; it did no work, so nothing is charged."""
@@ -69,7 +75,6 @@ def _of_connection(error: Any, key: str) -> ServiceError:
     """Return the error of a failed connection. A request that never left this machine cannot have been charged."""
     cause = error.__cause__
     name = type(cause).__name__ if cause is not None else type(error).__name__
-    # errors before the request was written
     never_left = name in ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
     reason = scrub(str(cause or error), key)[:LONGEST_MESSAGE] or "no connection"
     return ServiceError(
@@ -81,7 +86,6 @@ def _of_connection(error: Any, key: str) -> ServiceError:
 
 
 def _message(error: Any) -> str:
-    """Return the service's message from the body of its error."""
     return str(_inner(error.body).get("message") or "") or " ".join(str(error).split())
 
 
@@ -100,7 +104,9 @@ def _hint(status: int) -> str:
 
 
 class SdkBackend(ABC):
-    """Backend of a service with an SDK. Subclasses convert requests and answers.
+    """One model of one service, through one SDK. Subclasses convert requests and answers.
+
+    All methods raise ServiceError.
 
     Class attributes:
         kind: kind of the settings.
@@ -138,9 +144,12 @@ class SdkBackend(ABC):
 
     @property
     def identity(self) -> Mapping[str, Any]:
+        """JSON values that identify the backend: everything that determines the answers except the requests."""
         return {"kind": self.kind, **self.settings.identity()}
 
     def send(self, request: CompletionRequest, idempotency_key: str) -> ServiceAnswer:
+        """Make one attempt."""
+
         def create() -> ServiceAnswer:
             raw = self._create(**self.body(request), extra_headers={"Idempotency-Key": idempotency_key})
             return self._answer(raw.parse(), repeated=raw.headers.get(REPLAYED) == "true")
@@ -154,7 +163,6 @@ class SdkBackend(ABC):
             raise
 
     def _call(self, do: Callable[..., Result], *args: Any) -> Result:
-        """Call a function of the SDK. Raises ServiceError, without the key."""
         return call(self.sdk, self.key, do, *args)
 
     def _refusal(self, message: str) -> ServiceAnswer:
@@ -162,7 +170,7 @@ class SdkBackend(ABC):
 
     @abstractmethod
     def body(self, request: CompletionRequest) -> dict[str, Any]:
-        """Return the request in the form of the service."""
+        """Return the body of the HTTP request as JSON values."""
 
     @abstractmethod
     def _create(self, **body: Any) -> Any:
@@ -171,6 +179,22 @@ class SdkBackend(ABC):
     @abstractmethod
     def _answer(self, completion: Any, *, repeated: bool = False) -> ServiceAnswer:
         """Convert an answer of the SDK, which does not check it."""
+
+    @abstractmethod
+    def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
+        """Send a batch. Return the service's name of it."""
+
+    @abstractmethod
+    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
+        """Return batches created around that time that may have this name."""
+
+    @abstractmethod
+    def batch_status(self, remote: str) -> BatchStatus:
+        """Return the status of a batch."""
+
+    @abstractmethod
+    def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
+        """Yield (name, result) of each item of a finished batch, in any order."""
 
     @abstractmethod
     def _is_filtered(self, error: ServiceError) -> bool:

@@ -134,7 +134,6 @@ def _is_of_httpcore(error: Exception) -> bool:
 
 
 def _proxy_of(url: str) -> httpx2.Proxy | None:
-    """Return the proxy that the environment sets for a service, or None."""
     parts = urlsplit(url)
     proxies = getproxies()
     address = proxies.get(parts.scheme) or proxies.get("all")
