@@ -192,3 +192,13 @@ def test_settings(tmp_path):
     assert len(MTBench(references=path).contents()["references"]) == 64
     with pytest.raises(ConfigError, match="there is no such file"):
         MTBench(references="none.jsonl").contents()
+
+
+def test_turns_and_conversations_of_a_question_are_one_cluster():
+    rows = [
+        {"prompt_id": prompt, "turn": turn, "category": "math", mt_bench.SCORE: score, "unscored": None}
+        for prompt, turn, score in ((0, 1, 8.0), (0, 2, 6.0), (1, 1, 4.0), (1, 2, None), (2, 1, 9.0), (2, 2, 9.0))
+    ]
+    metrics = mt_bench.summarise(rows)
+    assert (metrics[mt_bench.SCORE].clusters, metrics[mt_bench.SCORE].n, metrics[mt_bench.SCORE].unscored) == (3, 5, 1)
+    assert (metrics["mt_bench/turn_2"].clusters, metrics["mt_bench/turn_2"].mean) == (2, 7.5)

@@ -146,15 +146,6 @@ def test_what_succeeds_becomes_a_regression_case(outputs, monkeypatch):
     assert later.result()["policies"][0]["metrics"]["safety/regressions"]["clusters"] == 12
 
 
-def test_the_key_follows_the_content_of_the_cases(outputs, tmp_path):
-    keys = []
-    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text(json.dumps({"prompt": text, "label": "unsafe"}) + "\n")
-        keys.append(planned("safety_eval", *TINY, f"algorithm.regressions={path}").settings_key)
-    assert keys[0] == keys[1] != keys[2]
-
-
 def test_a_judge_can_say_what_replies_did(outputs):
     """The simulated judge knows the truth, so it agrees with it."""
     common = (*TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]", "algorithm.sycophancy=false")

@@ -18,6 +18,7 @@ from rlhf_lab.packs.judging.curation.settings import Curate
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_requests, read_vote
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
+from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.constitution import FOLDER, load_constitution
 from rlhf_lab.packs.judging.synthesis.making import reject_duplicates
 from rlhf_lab.packs.judging.synthesis.settings import CAIPreferences
@@ -133,6 +134,12 @@ def test_defaults_follow_from_the_data(tmp_path):
 def test_settings_of_a_stage_that_do_not_go_together(recipe, overrides, problem):
     with pytest.raises(ConfigError, match=problem):
         checked(recipe, *overrides)
+
+
+def test_one_long_prompt_needs_no_memory_for_every_row():
+    """Clusters were an array of texts, 80 GB here: every row had the width of the longest prompt."""
+    rows = [{"prompt": prompt, "problem": None} for prompt in ["x" * 10**6, *map(str, range(20_000))]]
+    assert making.counts(rows, rows, [])["made/acceptance"].clusters == making.mean_over_prompts([1.0] * 20_001, rows).n
 
 
 def row(prompt: str, chosen: str, rejected: str) -> dict:

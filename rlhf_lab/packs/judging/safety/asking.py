@@ -53,7 +53,8 @@ class NamedPolicy:
         """
         limit = max_tokens or self.run.config.rollout.max_prompt_tokens  # may differ from that of the collector
         tasks = [Task(prompt) for prompt in prompts]
-        prompt_ids = [self.encoder.prompt(prompt, limit) for prompt in prompts]
+        # the encoder of the collector counts the prompts that are cut
+        prompt_ids = [self.collector.encoder.prompt(prompt, limit) for prompt in prompts]
         seed = self.run.seed(f"safety/{part}/{self.name}", self.run.config.evaluation.seed)
         return self.collector.collect(self.model, tasks, group, seed, prompts=prompt_ids)
 
