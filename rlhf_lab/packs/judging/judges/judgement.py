@@ -64,28 +64,22 @@ def names_of(sources: Sequence[ResponseSource]) -> tuple[str, str]:
     return f"A {by_policy[0]}", f"B {by_policy[1]}"
 
 
+@dataclass
 class Judging:
     """A judgement of one or two sources, with its output directory."""
 
-    def __init__(
-        self,
-        options: JudgeOptions,
-        sources: Sequence[ResponseSource],
-        matched: Matched | None,
-        rubric: JudgeRubric | None,
-        judge: Metered,
-        items: Sequence[JudgingItem],
-    ):
-        self.options = options
-        self.sources = sources
-        self.matched = matched
-        self.rubric = rubric
-        self.judge = judge
-        self.items = items
-        question = question_of(judge, rubric, options.max_tokens, graded=len(sources) == 1)
-        identities = [[str(source.path.resolve()), source.policy] for source in sources]
+    options: JudgeOptions
+    sources: Sequence[ResponseSource]
+    matched: Matched | None
+    rubric: JudgeRubric | None
+    judge: Metered
+    items: Sequence[JudgingItem]
+
+    def __post_init__(self) -> None:
+        question = question_of(self.judge, self.rubric, self.options.max_tokens, graded=len(self.sources) == 1)
+        identities = [[str(source.path.resolve()), source.policy] for source in self.sources]
         # tells whether a directory belongs to this judgement; judgements without a reference keep the owner they had
-        reference = [options.reference] if options.reference else []
+        reference = [self.options.reference] if self.options.reference else []
         self.owner = fingerprint([question, identities, *reference])
         self.directory = self._dir()
 

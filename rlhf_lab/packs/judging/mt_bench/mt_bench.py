@@ -171,8 +171,7 @@ def balanced(questions: Sequence[TwoTurnQuestion], limit: int) -> list[TwoTurnQu
     for index, question in enumerate(questions):
         ranks.append((earlier[question.category], index))
         earlier[question.category] += 1
-    selected = sorted(index for _, index in sorted(ranks)[:limit])
-    return [questions[index] for index in selected]
+    return [questions[index] for index in sorted(index for _, index in sorted(ranks)[:limit])]
 
 
 RUBRIC = "mt_bench"
@@ -200,12 +199,8 @@ class MTBenchEvaluation:
         self.questions = questions_of(run.corpus, run.config.evaluation.prompts, settings.references)
         self.judge = judge_of(run)
         self.log = PolicyLog(run)
-        with_reference = []
-        for question in self.questions:
-            references = [question.reference(turn) for turn in range(TURNS)]
-            if any(reference is not None for reference in references):
-                with_reference.append(question)
-        run.note(f"mt_bench: {len(self.questions)} questions, {len(with_reference)} of them with a reference answer")
+        counted = sum(any(question.reference(turn) for turn in range(TURNS)) for question in self.questions)
+        run.note(f"mt_bench: {len(self.questions)} questions, {counted} of them with a reference answer")
 
     def finish(self) -> Result:
         for role, source in self.run.needs.items():
@@ -251,11 +246,8 @@ class MTBenchEvaluation:
                 turns = [_user(opened), _assistant(episode.response), _user(followed_up)]
                 continued.append(render_prompt(turns))
         second = [episode for (episode,) in self._sample(policy, 2, continued, 1, temperature)]
-        conversations = []
-        for index, episodes in enumerate(first):
-            answers = second[index * group : (index + 1) * group]
-            conversations.append(list(zip(episodes, answers, strict=True)))
-        return conversations
+        answers = iter(second)
+        return [[(episode, next(answers)) for episode in episodes] for episodes in first]
 
     def _sample(
         self, policy: NamedPolicy, turn: int, prompts: Sequence[str], group: int, temperature: float
@@ -272,21 +264,10 @@ class MTBenchEvaluation:
         rows = []
         for sample, turns in enumerate(samples):
             for turn, episode in enumerate(turns):
-                rows.append(
-                    {
-                        "policy": name,
-                        "prompt_id": index,
-                        "question_id": question.identifier,
-                        "sample_id": sample,
-                        "turn": turn + 1,
-                        "category": question.category,
-                        "prompt": episode.task.prompt,
-                        "response": episode.response,
-                        "tokens": episode.sampled_tokens,
-                        "ended": int(episode.finished),
-                        "reference": question.reference(turn),
-                    }
-                )
+                row = {"policy": name, "prompt_id": index, "question_id": question.identifier, "sample_id": sample}
+                row |= {"turn": turn + 1, "category": question.category, "prompt": episode.task.prompt}
+                row |= {"response": episode.response, "tokens": episode.sampled_tokens, "ended": int(episode.finished)}
+                rows.append({**row, "reference": question.reference(turn)})
         return rows
 
     def _grade(self, rows: Rows, name: str) -> Rows:

@@ -156,11 +156,8 @@ class AnthropicBackend(SdkBackend):
 
 def _tool(definition: Mapping[str, Any]) -> dict[str, Any]:
     function = definition["function"]
-    return {
-        "name": function["name"],
-        "description": function["description"],
-        "input_schema": dict(function["parameters"]),
-    }
+    described = {name: function[name] for name in ("name", "description")}
+    return {**described, "input_schema": dict(function["parameters"])}
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -29,9 +29,6 @@ from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import seed_for
 
-TEMPERATURE, MAX_PROMPT_TOKENS, BATCH_ROWS = LocalModel.temperature, LocalModel.max_prompt_tokens, LocalModel.batch_rows
-
-
 LOSSES = {
     "turns": "their oldest turns were left out",
     "beginning": "their beginning, with the instructions, was cut off",
@@ -48,6 +45,7 @@ class _FittedPrompt:
     loss: str = ""
 
 
+@dataclass(eq=False, kw_only=True)
 class LocalBackend:
     """A causal language model with its chat template, or with the plain transcript if it has no template.
 
@@ -57,6 +55,7 @@ class LocalBackend:
     Args:
         load: returns the model, on any device, and its encoder; called before the first answer.
         identity: everything that determines the answers except the requests.
+        temperature, max_prompt_tokens, batch_rows: see `judge=local`.
         name, section: name of the model, and section of the config with the settings, for messages.
         note: receives notes for the reader of the result.
         cuts_questions: True if a question that is too long loses its beginning. False rejects it, so that a model never
@@ -64,32 +63,19 @@ class LocalBackend:
             turns, but not its instructions and the first messages (`CompletionRequest.kept`).
     """
 
-    def __init__(
-        self,
-        load: Callable[[], tuple[nn.Module, Encoder]],
-        identity: Mapping[str, Any],
-        *,
-        temperature: float = TEMPERATURE,
-        max_prompt_tokens: int = MAX_PROMPT_TOKENS,
-        batch_rows: int = BATCH_ROWS,
-        name: str = "the model",
-        section: str = "judge",
-        note: Callable[[str], None] = lambda text: None,
-        cuts_questions: bool = True,
-    ):
-        self._load = load
-        self.identity = identity
-        self.temperature = temperature
-        self.max_prompt_tokens = max_prompt_tokens
-        self.batch_rows = batch_rows
-        self.name = name
-        self.section = section
-        self.note = note
-        self.cuts_questions = cuts_questions
+    load: Callable[[], tuple[nn.Module, Encoder]]
+    identity: Mapping[str, Any]
+    temperature: float = LocalModel.temperature
+    max_prompt_tokens: int = LocalModel.max_prompt_tokens
+    batch_rows: int = LocalModel.batch_rows
+    name: str = "the model"
+    section: str = "judge"
+    note: Callable[[str], None] = lambda text: None
+    cuts_questions: bool = True
 
     @cached_property
     def _loaded(self) -> tuple[nn.Module, Encoder]:
-        return self._load()
+        return self.load()
 
     @property
     def model(self) -> nn.Module:
@@ -256,17 +242,7 @@ def _without_ids(message: Message) -> Message:
 
 
 def local_completer(
-    model: nn.Module,
-    encoder: Encoder,
-    *,
-    content: str,
-    loading: Mapping[str, Any] | None = None,
-    temperature: float = TEMPERATURE,
-    max_prompt_tokens: int = MAX_PROMPT_TOKENS,
-    batch_rows: int = BATCH_ROWS,
-    section: str = "judge",
-    note: Callable[[str], None] = lambda text: None,
-    cuts_questions: bool = True,
+    model: nn.Module, encoder: Encoder, *, content: str, loading: Mapping[str, Any] | None = None, **options: Any
 ) -> Completer:
     """Return a completer for a loaded model, on its current device. It uses the weights as they are at each call.
 
@@ -274,26 +250,12 @@ def local_completer(
         content: identity of the model, such as `model_identity` of its directory. It seeds sampling at a temperature.
         loading: settings that determine the answers besides the content, such as whether the chat template is used;
             JSON values.
-        temperature, max_prompt_tokens, batch_rows: see `judge=local`.
-        section, note, cuts_questions: see `LocalBackend`.
+        options: further arguments of `LocalBackend`.
     """
-    identity = {
-        "kind": "local",
-        "content": content,
-        **(loading or {}),
-        "temperature": temperature,
-        "max_prompt_tokens": max_prompt_tokens,
-    }
-    return LocalBackend(
-        lambda: (model, encoder),
-        identity,
-        temperature=temperature,
-        max_prompt_tokens=max_prompt_tokens,
-        batch_rows=batch_rows,
-        section=section,
-        note=note,
-        cuts_questions=cuts_questions,
-    )
+    backend = LocalBackend(load=lambda: (model, encoder), identity={}, **options)
+    limits = {"temperature": backend.temperature, "max_prompt_tokens": backend.max_prompt_tokens}
+    backend.identity = {"kind": "local", "content": content, **(loading or {}), **limits}
+    return backend
 
 
 def build(settings: LocalModel, caller: JudgeContext) -> LocalBackend:
@@ -306,9 +268,9 @@ def build(settings: LocalModel, caller: JudgeContext) -> LocalBackend:
         return policy, load_encoder(settings.path, model)
 
     return LocalBackend(
-        load,
+        load=load,
         # content of the model's files: another model in the same directory is another judge
-        {"kind": "local", **settings.identity(), "content": model_identity(settings.path)},
+        identity={"kind": "local", **settings.identity(), "content": model_identity(settings.path)},
         temperature=settings.temperature,
         max_prompt_tokens=settings.max_prompt_tokens,
         batch_rows=settings.batch_rows,
