@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
-from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.packs.judging.commands import safety_command
 from rlhf_lab.packs.judging.safety import red_team
 from rlhf_lab.packs.judging.safety.canaries import EXTRACTIONS
@@ -103,17 +101,6 @@ def test_a_policy_that_is_stored_is_not_asked_again(stage, monkeypatch):
     again = execute(stage)
     assert again["policies"] == before["policies"] and requested == {"again"}
     assert (stage.directory / "evaluation.jsonl").read_bytes() == rows
-
-
-def test_a_summary_whose_rows_were_cut_does_not_count(tmp_path):
-    run = SimpleNamespace(directory=tmp_path, note=lambda text: None)
-    log = PolicyLog(run)
-    for name in ("first", "second"):
-        log.add(name, [{"policy": name, "prompt": "p"}], {})
-    rows = (tmp_path / "evaluation.jsonl").read_bytes()
-    (tmp_path / "evaluation.jsonl").write_bytes(rows[:-4])
-    again = PolicyLog(run)
-    assert [policy["name"] for policy in again.policies] == ["first"] and not again.rows("second")
 
 
 def test_red_teaming_stops_at_success_and_pairs_by_the_prompt_itself(stage):

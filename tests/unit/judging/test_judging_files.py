@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_judge import FakeJudge, says
+from synthetic_judgements import write_rows
 
 from rlhf_lab.core.errors import ConfigError, DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
@@ -63,12 +64,6 @@ def test_alpaca_evals_model_outputs(tmp_path):
         read_source(tmp_path / "wrong.json")
 
 
-def write(path, rows):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def run_folder(path, responses_of):
     """A run directory: policy → responses to "q0", "q1", …, two to each."""
     path.mkdir()
@@ -77,7 +72,7 @@ def run_folder(path, responses_of):
         for policy, responses in responses_of.items()
         for i, response in enumerate(responses)
     ]
-    return write(path / "evaluation.jsonl", rows).parent
+    return write_rows(path / "evaluation.jsonl", rows).parent
 
 
 # Reading
@@ -92,7 +87,7 @@ def test_rows_of_a_file_in_every_form(tmp_path):
         {"messages": [user, {"role": "assistant", "content": "four"}], "question_id": 81},
         {"prompt": [user], "response": {"role": "assistant", "content": "five"}},
     ]
-    source = read_source(write(tmp_path / "a.jsonl", rows))
+    source = read_source(write_rows(tmp_path / "a.jsonl", rows))
     assert {answer.prompt for answer in source.answers} == {HI}
     assert [answer.response for answer in source.answers] == ["one", "two", "three", "four", "five"]
     assert source.answers[1].metadata == {"answer": "2"} and source.answers[3].row_id == "81"
@@ -125,7 +120,7 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
 
 
 def test_files_have_no_policies(tmp_path):
-    files = [str(write(tmp_path / name, [said("p", name)])) for name in ("a.jsonl", "b.jsonl")]
+    files = [str(write_rows(tmp_path / name, [said("p", name)])) for name in ("a.jsonl", "b.jsonl")]
     with pytest.raises(ConfigError, match="policy selects a policy of a run directory, and the sources are files"):
         run([*files, "policy=SFT,DPO", "data=mini_hh"])
 
@@ -159,7 +154,7 @@ def test_nothing_to_read_is_said(tmp_path, make):
 def test_episodes_of_several_turns_are_refused(tmp_path):
     directory = run_folder(tmp_path / "run", {"SFT": ["a"]})
     rows = [{**row, "turns": 2} for row in read_jsonl(directory / "evaluation.jsonl")]
-    write(directory / "evaluation.jsonl", rows)
+    write_rows(directory / "evaluation.jsonl", rows)
     with pytest.raises(DataError, match="several turns"):
         read_source(directory)
 
@@ -168,7 +163,7 @@ def test_episodes_of_several_turns_are_refused(tmp_path):
 
 
 def sources(tmp_path, a, b):
-    return [read_source(write(tmp_path / name, rows)) for name, rows in (("a.jsonl", a), ("b.jsonl", b))]
+    return [read_source(write_rows(tmp_path / name, rows)) for name, rows in (("a.jsonl", a), ("b.jsonl", b))]
 
 
 def said(prompt, response, **columns):
@@ -269,7 +264,7 @@ def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
         return judging.directory
 
     # rows that another program wrote are not removed
-    foreign = write(tmp_path / "mine" / "judgements.jsonl", [{"id": "1"}])
+    foreign = write_rows(tmp_path / "mine" / "judgements.jsonl", [{"id": "1"}])
     with pytest.raises(ConfigError, match="mine contains a judgement of other responses"):
         directory_of(f"to={tmp_path / 'mine'}")
     assert read_jsonl(foreign) == [{"id": "1"}]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from synthetic_judgements import write_rows
 from synthetic_runs import POLICIES, write_run
 
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -16,18 +17,13 @@ from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.judging.commands import label_command
 from rlhf_lab.packs.judging.judges.sources import read_source as read_judge_source
 from rlhf_lab.packs.judging.labels import command as command
-from rlhf_lab.packs.judging.labels.agreement import agreement, calibration, left_chosen, pairwise_agreement, with_judge
+from rlhf_lab.packs.judging.labels.agreement import calibration, left_chosen, pairwise_agreement, with_judge
 from rlhf_lab.packs.judging.labels.command import export
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem
 from rlhf_lab.packs.judging.labels.sources import read_source
 from rlhf_lab.packs.judging.labels.store import LabelStore, StoredLabel
 
 PROMPT = "\n\nHuman: hi\n\nAssistant:"
-
-
-def write_rows(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def judgement(number: int, **changes) -> dict:
@@ -210,14 +206,6 @@ def made(winners: str, said: str = "", scores: tuple[float, ...] = (), who: str 
         )
         labels.append(StoredLabel(item, who, names[winner], shown, 1.0, ""))
     return labels
-
-
-def test_kappa_by_hand():
-    rated = agreement([FIRST] * 6 + [SECOND] * 4, [FIRST] * 5 + [SECOND] * 5, [str(k) for k in range(10)])
-    # 9 of 10 agree; by chance .6 · .5 + .4 · .5 = .5, so κ = (.9 − .5)/.5
-    assert rated.same.mean == pytest.approx(0.9) and rated.kappa.mean == pytest.approx(0.8)
-    always = agreement([FIRST, FIRST], [FIRST, FIRST], ["0", "1"])
-    assert always.same.mean == 1 and always.kappa.mean != always.kappa.mean  # NaN: chance alone gives it
 
 
 def test_kappa_with_the_labels_of_a_file_of_pairs():

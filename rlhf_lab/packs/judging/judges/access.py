@@ -83,11 +83,7 @@ SHOWN = 5
 
 
 def missing_model(settings: Service, *, may_ask: bool = True) -> str:
-    """Return how to name a missing model; "" if one is named.
-
-    Args:
-        may_ask: True to request the list of models from a self-hosted server.
-    """
+    """Return how to name a missing model; "" if one is named. `may_ask`: a self-hosted server may be asked."""
     if settings.model:
         return ""
     # an explicit key means that the server may require one, and none is sent here

@@ -15,8 +15,8 @@ from rlhf_lab.core.console import console
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.ledger import OpenBatch, OverBudget, PendingRequest, item_name
 from rlhf_lab.packs.judging.judges.pacing import wait_s
-from rlhf_lab.packs.judging.judges.requests import Completion
-from rlhf_lab.packs.judging.judges.service import BatchItem, ServiceAnswer, ServiceError
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
+from rlhf_lab.packs.judging.judges.service import ServiceAnswer, ServiceError
 from rlhf_lab.packs.judging.judges.store import LONGEST_SENDING_S
 
 LOOKS_FOR_INTERRUPTED = 2
@@ -32,12 +32,7 @@ Seen = TypeVar("Seen")
 
 
 class BatchRuns:
-    """The batches of one call.
-
-    Args:
-        keep: receives the digest and the completion of each answer.
-        create: True to send new batches. The call waits for open batches in any case.
-    """
+    """The batches of one call, which waits for open batches even if `create` is False. `keep` receives the answers."""
 
     def __init__(self, channel: Channel, keep: Keep, *, create: bool):
         self.channel = channel
@@ -49,11 +44,7 @@ class BatchRuns:
         self._read: dict[str, Completion] = {}  # digest → answer read by this call, with its cost (stored ones have 0)
 
     def run(self, questions: Sequence[PendingRequest]) -> list[PendingRequest]:
-        """Answer questions through batches. Return the questions that are left for single requests.
-
-        Raises ServiceError if the service is unavailable or rejects a request, and OverBudget if the budget covers no
-        batch.
-        """
+        """Answer questions through batches. Return those left for single requests. Raises ServiceError, OverBudget."""
         left = {question.digest: question for question in questions}
         fruitless = 0
         while left:
@@ -92,7 +83,7 @@ class BatchRuns:
             except OverBudget as error:
                 return error
             if attempts:  # otherwise other processes have sent or answered the questions meanwhile
-                items = [BatchItem(item_name(name, attempt.id), attempt.question.request) for attempt in attempts]
+                items = {item_name(name, attempt.id): attempt.question.request for attempt in attempts}
                 try:
                     self._send(name, items)
                 finally:
@@ -100,7 +91,7 @@ class BatchRuns:
                     self.store.give_up_sending(name)
         return None
 
-    def _send(self, name: str, items: Sequence[BatchItem]) -> None:
+    def _send(self, name: str, items: Mapping[str, CompletionRequest]) -> None:
         failures = 0
         while True:
             try:
@@ -222,8 +213,8 @@ class BatchRuns:
                 time.sleep(min(5.0, self.settings.poll_s))
             candidates = self._patiently(lambda: self.backend.find_batches(name, began, items))
             known = self.store.known_batches()
-            for remote, certain in ((each.remote, each.certain) for each in candidates if each.remote not in known):
-                if certain or self._is_ours(remote, name, items):
+            for remote in (remote for remote in candidates if remote not in known):
+                if candidates[remote] or self._is_ours(remote, name, items):
                     self.store.batch_sent(name, remote)
                     return remote
         return ""

@@ -28,7 +28,6 @@ class Channel:
     """A service with the store, price, rate limits and account of its requests.
 
     Attributes:
-        account: name under which spending is counted.
         pause_s: seconds before the second attempt if the service names no pause; doubled for each further attempt.
         warned: warnings that were printed about the service's token counts.
     """

@@ -41,14 +41,10 @@ def at_once(judge: JudgeSource, items: int, usual: int = AT_ONCE) -> int:
 
 
 class Metered:
-    """A judge with counters of its requests.
+    """A judge with counters of its answers, of those that came from the store, and of the cost of the others.
 
     Args:
         world: hash of the world whose truth the judge reads, as part of its identity; "" if it reads none.
-
-    Attributes:
-        answers, stored: number of answers, and number of them that came from the store.
-        usd: cost in USD of the other answers.
     """
 
     def __init__(self, judge: Completer, world: str = ""):

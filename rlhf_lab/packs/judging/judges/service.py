@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlhf_lab.core.text import well_formed, well_formed_value
-from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
+from rlhf_lab.packs.judging.judges.requests import Stop, Usage
 
 Fate = Literal["unsent", "refused", "lost"]
 """Fate of an attempt without an answer: it never left (unsent), the service did no work (refused), or the fate is
@@ -77,18 +77,6 @@ class ServiceError(Exception):
 
 
 @dataclass(frozen=True)
-class BatchItem:
-    """One request of a batch.
-
-    Attributes:
-        name: unique name in the service's account: at most 64 letters, digits, - and _.
-    """
-
-    name: str
-    request: CompletionRequest
-
-
-@dataclass(frozen=True)
 class BatchStatus:
     """Status of a batch.
 
@@ -108,16 +96,3 @@ class BatchStatus:
 
 CLOCK_SKEW_S = 900.0
 """Maximum difference in seconds between a service's clock and ours, including the duration of a POST."""
-
-
-@dataclass(frozen=True)
-class BatchCandidate:
-    """A batch at the service that may be the one whose creation was interrupted.
-
-    Attributes:
-        remote: the service's name of the batch.
-        certain: True if the service stored our name of the batch; otherwise only the names of its items can tell.
-    """
-
-    remote: str
-    certain: bool

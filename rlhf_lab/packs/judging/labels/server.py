@@ -106,12 +106,7 @@ def _is_short(length: str) -> bool:
 
 
 def build_app(session: LabelSession, token: str, port: int, export_command: str) -> ASGIApp:
-    """Return the web application of the page, wrapped in `Guard`, which admits only requests with the token.
-
-    Args:
-        port: port on which it will be served.
-        export_command: command shown when everything is labelled.
-    """
+    """Return the web application of the page, wrapped in `Guard`, which admits only requests with the token."""
 
     async def page(request: Request) -> Response:
         # only the page's own script and style, which carry the nonce, may run
@@ -189,12 +184,7 @@ def _template() -> Any:
 
 
 def serve(session: LabelSession, *, port: int | None, export_command: str, announce: Callable[[str], None]) -> None:
-    """Serve the page until Ctrl-C or SIGTERM.
-
-    Args:
-        port: port to use; None selects a free one.
-        announce: receives the URL, token included, when the page can be opened.
-    """
+    """Serve the page until Ctrl-C or SIGTERM, at a free port if None. `announce` receives the URL with the token."""
     listener = _listen(port)
     actual_port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24)

@@ -43,7 +43,6 @@ class ItemSource:
 
     Attributes:
         judge: name of the source of `LabelItem.winner`, in words.
-        items: the items to label.
         left_out: reason → number of comparisons left out.
     """
 
@@ -65,8 +64,7 @@ def read_source(path: Path, policies: str | None = None) -> ItemSource:
     Args:
         policies: "A,B": the policies of a run to compare; None is the starting policy and the run's own.
 
-    Raises:
-        DataError: there is nothing to label, or a row has another form.
+    Raises DataError if there is nothing to label, or a row has another form.
     """
     if path.is_dir() and (policies or not (path / JUDGEMENTS).is_file()):
         source = _read_run(read_run(find_run(path)), policies)

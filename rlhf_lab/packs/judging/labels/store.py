@@ -205,8 +205,7 @@ class LabelStore:
             event: id that the page creates for the answer and repeats with a retry.
             winner: first, second or tie; None is a skip.
 
-        Raises:
-            OutOfDate: this annotator has answered the item already, or there is no such item.
+        Raises OutOfDate if this annotator has answered the item already, or there is no such item.
         """
         with self._writing():
             if self._has(event):

@@ -137,17 +137,12 @@ class Board:
 
     Attributes:
         players: players with a strength first, strongest first.
-        baseline: the player that win rates are against.
-        ranking: strengths.
-        styled: strengths at equal style; None if they cannot be fitted.
-        style_problem: reason why `styled` is None, or "".
+        styled, style_problem: strengths at equal style, or None and the reason why they cannot be fitted.
         position: the judge's position bias, without identical responses, which no judge sees.
-        comparisons, prompts: counts over all judgements.
         unscored: reason → number of judgements.
         with_itself: number of judgements of two responses by one player, which count for the position bias only.
         repeated: number of duplicate rows, which are left out.
         unfinished: files of judgements that are not complete.
-        people: comparison with people's labels; None without labels.
     """
 
     players: tuple[Player, ...]
@@ -177,14 +172,12 @@ def build_board(
 
     Args:
         labels: people's labels of some of these comparisons.
-        baseline: player that win rates are against; None is the first player of the file.
+        baseline: player that win rates are against; None is the first player of the files.
         judge: player whose model is also the judge, for self-preference; None is no player.
         prior_sd: standard deviation in logits of a Gaussian prior on strengths; None is no prior.
 
-    Raises:
-        DataError: there are fewer than two players, or a name is not a player.
+    Raises DataError if there are fewer than two players, or a name is not a player.
     """
-    # identical responses everywhere say nothing about who is better
     judged = _unscore_identical_sides(judgements.rows)
     rows = [row for row in judged if row.names[0] != row.names[1]]
     names = list(dict.fromkeys(name for row in rows for name in row.names))

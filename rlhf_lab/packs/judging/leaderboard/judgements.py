@@ -81,9 +81,7 @@ def find_files(sources: Sequence[str], outputs: Path = Path("outputs")) -> list[
     Args:
         outputs: an outputs directory to search for judgements, in addition to those of the sources.
 
-    Raises:
-        DataError: some sources have no judgements (the message lists all of them), or `judge` has compared them in
-            several ways.
+    Raises DataError with all sources that have no judgements, or if `judge` has compared the sources in several ways.
     """
     paths = [Path(source).expanduser() for source in sources]
     # a run is a source if `judge` has compared it with another source of this command
@@ -168,8 +166,7 @@ def _compared_path(path: Path) -> Path:
 def read_judgements(files: Sequence[Path]) -> Judgements:
     """Read all judgements, in their order, with the names of the players that `_players` gives.
 
-    Raises:
-        DataError: the first invalid row, with its file, row number and field.
+    Raises DataError for the first invalid row, with its file, row number and field.
     """
     judgements: dict[tuple[str, str, str, str, tuple[str, str]], JudgementRow] = {}
     repeated = 0

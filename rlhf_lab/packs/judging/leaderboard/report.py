@@ -380,8 +380,7 @@ def leaderboard(
         truth: a file of people's labels of some of these comparisons.
         baseline, judge, prior_sd: see `build_board`.
 
-    Raises:
-        DataError: a file is missing or a row is invalid.
+    Raises DataError if a file is missing or a row is invalid.
     """
     files = find_files(sources, Path(outputs))
     labels = read_labels(Path(truth).expanduser()) if truth else []
@@ -403,7 +402,7 @@ def _default_dir(files: Sequence[Path], outputs: Path) -> Path:
 
 
 def printed(view: dict[str, Any]) -> RenderableType:
-    """Return the text and tables of a leaderboard in a form that rich prints to a terminal."""
+    """Return the text and tables of a leaderboard for a terminal."""
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
     blocks += [number_table(headings, rows, wraps=True) for headings, rows in view["tables"]]
     blocks += [Text(f"! {line}", style="yellow") for line in view["connection"]]

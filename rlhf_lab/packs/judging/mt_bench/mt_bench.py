@@ -46,7 +46,6 @@ class TwoTurnQuestion:
 
     Attributes:
         identifier: MT-Bench's `question_id` as text.
-        category: category, such as writing or math.
         turns: the two messages of the user.
         references: reference answer to each turn; "" for a turn without one.
     """
@@ -77,9 +76,7 @@ def questions_of(corpus: Corpus, limit: int, references: str = "") -> list[TwoTu
     Args:
         references: file of reference answers; see `read_references`.
 
-    Raises:
-        DataError: the rows are no questions of two turns, or a file of reference answers is invalid or does not belong
-            to the questions.
+    Raises DataError if the rows are no questions of two turns, or the references are invalid or of other questions.
     """
     prompts = list(dict.fromkeys([*corpus.prompts("train"), *corpus.prompts("test")]))
     rows = [corpus.metadata.get(prompt, {}) for prompt in prompts]

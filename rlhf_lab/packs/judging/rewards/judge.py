@@ -66,14 +66,7 @@ class TolerantJudge:
 
 
 class JudgeReward:
-    """Base of the two modes.
-
-    Args:
-        note: receives a note about the first unscored response for each reason.
-
-    Attributes:
-        unscored: reason → number of unscored responses so far.
-    """
+    """Base of the two modes. `unscored` counts responses by reason; the first one of each reason is noted."""
 
     def __init__(self, judge: Completer, settings: Judge, note: Callable[[str], None] = lambda text: None):
         self.judge: Completer = TolerantJudge(judge) if settings.on_error == "abstain" else judge
@@ -135,10 +128,9 @@ class GradeReward(JudgeReward):
 
 
 class ComparisonReward(JudgeReward):
-    """1 for a response that beats the reference in both orders, 0 for one that loses, ½ for a tie.
+    """1 for a response that beats its prompt's reference in both orders, 0 for one that loses, ½ for a tie.
 
-    Args:
-        references: prompt → the reference response; responses to other prompts are unscored.
+    Responses to prompts without a reference are unscored.
     """
 
     def __init__(

@@ -133,12 +133,10 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
     Args:
         source: file with rows {prompt, completion} (data=sft) or {prompt, chosen, rejected} (data=pairs).
         to: file to write, JSONL.
-        count: number of planted codes; as many more are the control.
-        repeats: number of rows per planted code.
+        count: number of planted codes, with `repeats` rows each; as many more are the control.
         seed: seed of the codes and of their positions.
 
-    Raises:
-        DataError: a row has other columns, or the output would replace the source.
+    Raises DataError if a row has other columns, or if the output would replace the source.
     """
     if to.resolve() == Path(source).resolve():
         raise DataError(f"to={to} is the file itself, whose rows without codes would be lost; name another file")

@@ -89,8 +89,7 @@ class Contamination:
 def draw_tasks(run: Run, prompts: Sequence[str], count: int, purpose: str) -> list[SynthesisItem]:
     """Return at most `count` tasks by prompt, each once, in random order. If there are fewer, a note is added.
 
-    Args:
-        purpose: name of the random order, which depends on it and on the run's seed.
+    The random order depends on `purpose` and on the run's seed.
     """
     order = np.random.default_rng(run.seed(purpose)).permutation(len(prompts))
     if len(prompts) < count:
@@ -114,9 +113,7 @@ def make_all(
 ) -> list[Row]:
     """Return the row of each item, in order. Chunks finished by an earlier attempt are read from disk.
 
-    Args:
-        settle: function from (index of the chunk, its items) to one row per item.
-        size: number of items in a chunk.
+    `settle` takes the index of a chunk and its items, and returns one row per item.
     """
     path = run.directory / WORK
     rows, ends = read_rows(path)

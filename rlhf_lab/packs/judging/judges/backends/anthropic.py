@@ -16,8 +16,6 @@ from rlhf_lab.packs.judging.judges.context import JudgeContext
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage, with_call_ids
 from rlhf_lab.packs.judging.judges.service import (
     CLOCK_SKEW_S,
-    BatchCandidate,
-    BatchItem,
     BatchStatus,
     ServiceAnswer,
     ServiceError,
@@ -96,8 +94,8 @@ class AnthropicBackend(SdkBackend):
 
     # --- batches
 
-    def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
-        requests: Any = [{"custom_id": item.name, "params": self.body(item.request)} for item in items]
+    def create_batch(self, name: str, items: Mapping[str, CompletionRequest]) -> str:
+        requests: Any = [{"custom_id": item, "params": self.body(request)} for item, request in items.items()]
 
         def create() -> str:
             headers = {"Idempotency-Key": name}
@@ -105,13 +103,13 @@ class AnthropicBackend(SdkBackend):
 
         return self._call(create)
 
-    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
+    def find_batches(self, name: str, created: float, items: int) -> dict[str, bool]:
         """Return the batches that were created at about this time with this number of items. The service does not store
         the name of a batch.
         """
 
-        def poll() -> list[BatchCandidate]:
-            found = []
+        def poll() -> dict[str, bool]:
+            found = {}
             for batch in self.client.messages.batches.list(limit=100):  # sorted newest first, fetched page by page
                 age = _seconds(batch.created_at) - created
                 if age < -CLOCK_SKEW_S:
@@ -120,7 +118,7 @@ class AnthropicBackend(SdkBackend):
                 finished = counts.succeeded + counts.errored + counts.canceled + counts.expired
                 total = counts.processing + finished
                 if age <= CLOCK_SKEW_S + self.settings.request_timeout_s and total == items:
-                    found.append(BatchCandidate(batch.id, certain=False))
+                    found[batch.id] = False
             return found
 
         return self._call(poll)

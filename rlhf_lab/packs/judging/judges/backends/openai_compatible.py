@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_lab.core.files import parse_json
@@ -18,8 +18,6 @@ from rlhf_lab.packs.judging.judges.context import JudgeContext
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage, with_call_ids
 from rlhf_lab.packs.judging.judges.service import (
     CLOCK_SKEW_S,
-    BatchCandidate,
-    BatchItem,
     BatchStatus,
     ServiceAnswer,
     ServiceError,
@@ -89,11 +87,10 @@ class OpenAIBackend(SdkBackend):
 
     # --- batches
 
-    def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
+    def create_batch(self, name: str, items: Mapping[str, CompletionRequest]) -> str:
         rows = []
-        for item in items:
-            body = self.body(item.request)
-            line = {"custom_id": item.name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for item, request in items.items():
+            line = {"custom_id": item, "method": "POST", "url": "/v1/chat/completions", "body": self.body(request)}
             rows.append(json.dumps(line, ensure_ascii=False) + "\n")
         content = "".join(rows).encode()
 
@@ -110,16 +107,16 @@ class OpenAIBackend(SdkBackend):
 
         return self._call(create)
 
-    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
+    def find_batches(self, name: str, created: float, items: int) -> dict[str, bool]:
         """Return the batch with this name, which the service stores in the batch's metadata."""
 
-        def poll() -> list[BatchCandidate]:
-            found = []
+        def poll() -> dict[str, bool]:
+            found = {}
             for batch in self.client.batches.list(limit=100):  # sorted newest first, fetched page by page
                 if batch.created_at < created - CLOCK_SKEW_S:
                     break
                 if (batch.metadata or {}).get("rlhf_lab") == name:
-                    found.append(BatchCandidate(batch.id, certain=True))
+                    found[batch.id] = True
             return found
 
         return self._call(poll)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
@@ -17,8 +17,6 @@ from rlhf_lab.packs.judging.judges.access import NO_KEY, read_key, scrub, url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.judges.service import (
-    BatchCandidate,
-    BatchItem,
     BatchStatus,
     ServiceAnswer,
     ServiceError,
@@ -39,11 +37,7 @@ Result = TypeVar("Result")
 
 
 def call(sdk: Any, key: str, do: Callable[..., Result], *args: Any) -> Result:
-    """Call a function of an SDK. Raises ServiceError, without the key, for every error of the SDK.
-
-    Args:
-        sdk: the SDK's module, `anthropic` or `openai`.
-    """
+    """Call a function of the module `sdk`. Raises ServiceError, without the key, for every error of the SDK."""
     # `from None` everywhere: the SDK's exception holds the request with the key in its headers
     try:
         return do(*args)
@@ -181,12 +175,18 @@ class SdkBackend(ABC):
         """Convert an answer of the SDK, which does not check it."""
 
     @abstractmethod
-    def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
-        """Send a batch. Return the service's name of it."""
+    def create_batch(self, name: str, items: Mapping[str, CompletionRequest]) -> str:
+        """Send a batch of named requests. Return the service's name of it.
+
+        The names are unique in the service's account, and have at most 64 letters, digits, - and _.
+        """
 
     @abstractmethod
-    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
-        """Return batches created around that time that may have this name."""
+    def find_batches(self, name: str, created: float, items: int) -> dict[str, bool]:
+        """Return batches created around that time that may have this name, by the service's name.
+
+        The value is True if the service stores our name of the batch; otherwise only the names of its items can tell.
+        """
 
     @abstractmethod
     def batch_status(self, remote: str) -> BatchStatus:

@@ -30,11 +30,7 @@ PIECE_BYTES = 2**16
 
 
 def http_client(sdk: Any, settings: Service, limits: ExchangeLimits) -> Any:
-    """Return a client for an SDK that stays within the limits and follows no redirect.
-
-    Args:
-        sdk: the SDK's module, `anthropic` or `openai`.
-    """
+    """Return a client for the module `sdk` that stays within the limits and follows no redirect."""
     # A redirect would send the key to another host. A compressed response could expand to any size.
     return sdk.DefaultHttpxClient(
         transport=BoundedTransport(url_of(settings), limits),
@@ -59,12 +55,7 @@ class UnusableResponse(httpx2.ReadError):
 
 
 class BoundedTransport(httpx2.BaseTransport):
-    """Connections to one service, through the proxy that the environment sets for it.
-
-    Args:
-        url: URL of the service.
-        limits: limits of each exchange.
-    """
+    """Connections to one service, through the proxy that the environment sets for it, with limits per exchange."""
 
     def __init__(self, url: str, limits: ExchangeLimits):
         self.limits = limits
