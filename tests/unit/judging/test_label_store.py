@@ -129,12 +129,13 @@ def test_a_judge_may_change_and_texts_may_not(store):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from rlhf_lab.core.database import transaction
 from rlhf_lab.packs.judging.labels.store import LabelStore
 store = LabelStore(Path(sys.argv[1]))
 for number in range(3):
     store.label(f"e{number}", "ana", f"i{number}", winner="first", shown="first", seconds=1.0)
     print(number, flush=True)
-with store._writing():  # killed within a transaction, after its last statement
+with transaction(store._connection):  # killed within a transaction, after its last statement
     store._append("half", "i3", "ana", "label", "first", "first", 1.0, None)
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -95,15 +95,7 @@ def run(words: Sequence[str]) -> None:
     matched = match(*sources) if len(sources) == 2 else None
     items = _items(options, sources, matched, corpus)
     outputs = options.outputs or outputs_dir(sources[0].path) or Path("outputs")
-    caller = JudgeContext(
-        account=_account(options, sources, rubric),
-        outputs=outputs,
-        oracle=corpus.oracle if corpus else None,
-        rubric=corpus.rubric if corpus else None,
-        device="cpu" if options.dry_run else device_of(options.config),
-        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
-        only_counts=options.dry_run,
-    )
+    caller = context_of(_account(options, sources, rubric), outputs, corpus, options.config, dry_run=options.dry_run)
     if options.dry_run:
         unit = "comparisons" if len(sources) == 2 else "responses"
         requests = _requests(items, rubric, options)
@@ -128,11 +120,22 @@ def _account(options: JudgeOptions, sources: Sequence[ResponseSource], rubric: J
     return f"judge {' '.join(source.path.name for source in sources)} ({digest[:8]})"
 
 
-def device_of(config: root.Config) -> str:
+def context_of(
+    account: str, outputs: Path, corpus: Corpus | None, config: root.Config, *, dry_run: bool
+) -> JudgeContext:
+    """Return the context of the requests of a command. `corpus`: data whose truth the judge reads, or None."""
     # imported here because it imports torch, which a command with an error does not need
     from rlhf_lab.core.ranks import device
 
-    return device(config.runtime.device)
+    return JudgeContext(
+        account=account,
+        outputs=outputs,
+        oracle=corpus.oracle if corpus else None,
+        rubric=corpus.rubric if corpus else None,
+        device="cpu" if dry_run else device(config.runtime.device),
+        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
+        only_counts=dry_run,
+    )
 
 
 def _data(options: JudgeOptions, sources: Sequence[ResponseSource]) -> DataSource | None:

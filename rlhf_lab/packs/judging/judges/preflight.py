@@ -34,21 +34,17 @@ def judge_problems(judge: JudgeSettings) -> list[str]:
     """Return what one judge lacks on this machine."""
     if isinstance(judge, LocalModel):
         return model_files.problems(judge.path, "judge.path")
-    lines = []
+    lines: list[str] = []
     # look for the library without importing it: an SDK takes seconds to import
     if judge.library and find_spec(judge.library) is None:
         lines.append(str(MissingDependency(*OPTIONAL[judge.library])))
-    if isinstance(judge, Service):
-        return [*lines, *_service_problems(judge)]
-    return lines
-
-
-def _service_problems(service: Service) -> list[str]:
-    lines = [problem] if (problem := missing_key(service)) else []
-    if problem := missing_model(service):  # the price depends on the name, so it cannot be checked either
+    if not isinstance(judge, Service):
+        return lines
+    lines += filter(None, [missing_key(judge)])
+    if problem := missing_model(judge):  # the price depends on the name, so it cannot be checked either
         return [*lines, problem]
     try:
-        price_of(service)
+        price_of(judge)
     except ConfigError as error:
         lines += error.problems
     return lines

@@ -26,7 +26,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, cast
 
-from rlhf_lab.core.database import WellFormedConnection, write_ahead
+from rlhf_lab.core.database import WellFormedConnection, transaction, write_ahead
 from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.packs.judging.judges.ledger import (
     AlreadyRequested,
@@ -132,7 +132,8 @@ class Store:
             self._db.close()
 
     def _prepare(self) -> None:
-        with self._transaction() as db:
+        with self._lock, transaction(self._db):
+            db = self._db
             application = db.execute("PRAGMA application_id").fetchone()[0]
             version = db.execute("PRAGMA user_version").fetchone()[0]
             # an empty file is a new store; any other file must carry our application id
@@ -493,20 +494,8 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._explained(), self._transaction() as db:
-            yield db
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")  # one writer at a time: what is read stays true until it is committed
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._explained(), self._lock, transaction(self._db):
+            yield self._db
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rlhf_lab.core.database import WellFormedConnection, write_ahead
+from rlhf_lab.core.database import WellFormedConnection, transaction, write_ahead
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import make_dir
 from rlhf_lab.packs.judging.labels.items import LabelItem
@@ -120,7 +119,7 @@ class LabelStore:
         write_ahead(self._connection, BUSY_S)
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.execute("PRAGMA foreign_keys=ON")
-        with self._writing():
+        with transaction(self._connection):
             if self._value("SELECT count(*) FROM sqlite_master") == 0:
                 # `executescript` commits first, so a killed process could leave an incomplete store
                 for statement in _statements(SCHEMA):
@@ -145,7 +144,7 @@ class LabelStore:
             raise ConfigError(
                 f"seed={seed}: {self.path} was started with seed={stored}; use that seed, or to=ANOTHER.sqlite"
             )
-        with self._writing():
+        with transaction(self._connection):
             self._require_same_texts(items)
             self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', ?)", (str(seed),))
             # items of an earlier start leave the selection, but their labels stay
@@ -161,7 +160,7 @@ class LabelStore:
 
         Returns the number of these items that nobody has answered or skipped. Raises ConfigError as `start` does.
         """
-        with self._writing():
+        with transaction(self._connection):
             self._require_same_texts(items)
             self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', '0')")
             self._connection.executemany(
@@ -207,7 +206,7 @@ class LabelStore:
 
         Raises OutOfDate if this annotator has answered the item already, or there is no such item.
         """
-        with self._writing():
+        with transaction(self._connection):
             if self._has(event):
                 return
             if self._value("SELECT 1 FROM items WHERE id = ?", item_id) is None:
@@ -224,7 +223,7 @@ class LabelStore:
 
         Raises OutOfDate if it is not the last answer.
         """
-        with self._writing():
+        with transaction(self._connection):
             if self._has(event):
                 return
             if self.last_answer(annotator) != undoes:
@@ -290,18 +289,6 @@ class LabelStore:
     def _value(self, query: str, *values: object) -> Any:
         row = self._connection.execute(query, values).fetchone()
         return None if row is None else row[0]
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Open a transaction: on disk when the block ends, rolled back if it fails."""
-        self._connection.execute("BEGIN IMMEDIATE")  # lock first: what the block reads stays true
-        try:
-            yield
-        except BaseException:
-            if self._connection.in_transaction:  # SQLite rolls back by itself if the disk is full
-                self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
 
 def _statements(script: str) -> Iterator[str]:

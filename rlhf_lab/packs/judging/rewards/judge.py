@@ -82,10 +82,7 @@ class JudgeReward:
             if not self.unscored[reason]:
                 self._note(self._describe(reason, text))
             self.unscored[reason] += 1
-        flags = {}
-        for reason, flag in FLAGS.items():
-            flags[flag] = np.array([float(name == reason) for name, _ in unscored])
-        return flags
+        return {flag: np.array([float(name == reason) for name, _ in unscored]) for reason, flag in FLAGS.items()}
 
     def _describe(self, reason: Unscored, text: str) -> str:
         if isinstance(self.judge, TolerantJudge) and reason == "unanswered":
@@ -119,8 +116,7 @@ class GradeReward(JudgeReward):
             max_tokens=self.settings.max_tokens,
             title=TITLE,
         )
-        values = [grade.values for grade in grades]
-        grades_NC = np.array(values, dtype=np.float64)
+        grades_NC = np.array([grade.values for grade in grades], dtype=np.float64)
         grades_NC = grades_NC.reshape(-1, len(self.rubric.names))  # two axes also for N = 0
         batch = scored(grades_NC, self.rubric)
         flags = self._flags([(grade.unscored, grade.reason) for grade in grades])
@@ -147,10 +143,8 @@ class ComparisonReward(JudgeReward):
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
         positions = [i for i, episode in enumerate(episodes) if episode.task.prompt in self.references]
-        pairs = []
-        for i in positions:
-            reference = self.references[episodes[i].task.prompt]
-            pairs.append(Candidates(episodes[i].prompt, episodes[i].response, reference))
+        asked = [episodes[i] for i in positions]
+        pairs = [Candidates(each.prompt, each.response, self.references[each.task.prompt]) for each in asked]
         judgements = judge_pairs(self.judge, pairs, self.rubric, max_tokens=self.settings.max_tokens, title=TITLE)
         total_N = np.full(len(episodes), math.nan)
         unscored: list[tuple[Unscored | None, str]] = [(None, "")] * len(episodes)

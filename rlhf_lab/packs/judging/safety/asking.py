@@ -60,19 +60,9 @@ class NamedPolicy:
 
     def row(self, part: str, number: int, sample: int, prompt: SafetyPrompt, episode: Episode) -> dict[str, Any]:
         """Return the columns common to all responses."""
-        return {
-            "policy": self.name,
-            "prompt_id": f"{part}/{number}",
-            "sample_id": sample,
-            "prompt": episode.task.prompt,
-            "response": episode.response,
-            "tokens": episode.sampled_tokens,
-            "ended": int(episode.finished),
-            "part": part,
-            "category": prompt.category,
-            "base": prompt.base,
-            "undisguised": prompt.undisguised,
-        }
+        row = {"policy": self.name, "prompt_id": f"{part}/{number}", "sample_id": sample, "prompt": episode.task.prompt}
+        row |= {"response": episode.response, "tokens": episode.sampled_tokens, "ended": int(episode.finished)}
+        return {**row, "part": part, **{name: getattr(prompt, name) for name in ("category", "base", "undisguised")}}
 
 
 def succeeded(outcome: str | None) -> int | None:

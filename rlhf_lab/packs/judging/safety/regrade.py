@@ -14,13 +14,13 @@ from rlhf_lab.core.files import check_outputs, fingerprint, json_lines, make_dir
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.packs.judging.judges.command import (
     DRY_RUN,
-    device_of,
+    context_of,
     print_estimate,
     selected,
     sort_words,
     stored_config,
 )
-from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
+from rlhf_lab.packs.judging.judges.context import open_judge
 from rlhf_lab.packs.judging.judges.judgement import RESULT
 from rlhf_lab.packs.judging.safety.asking import Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.classify import QUESTIONS, SafetyGrade, grade_columns, question, read_grade
@@ -53,14 +53,8 @@ def run(words: Sequence[str]) -> None:
     settings = config.judge
     corpus = registry.build("data", stored_config(directory).data) if settings.reads_truth else None
     requested = fingerprint([registry.kind_of("judge", settings), dict(settings.identity())])
-    context = JudgeContext(
-        account=f"safety {directory.name} ({requested[:8]})",
-        outputs=outputs,
-        oracle=corpus.oracle if corpus else None,
-        device="cpu" if dry_run else device_of(config),
-        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
-        only_counts=dry_run,
-    )
+    account = f"safety {directory.name} ({requested[:8]})"
+    context = context_of(account, outputs, corpus, config, dry_run=dry_run)
     if dry_run:
         print_estimate(settings, context, requests, f"{len(rows)} responses")
         return

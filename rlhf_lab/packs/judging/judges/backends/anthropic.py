@@ -114,9 +114,7 @@ class AnthropicBackend(SdkBackend):
                 age = _seconds(batch.created_at) - created
                 if age < -CLOCK_SKEW_S:
                     break
-                counts = batch.request_counts
-                finished = counts.succeeded + counts.errored + counts.canceled + counts.expired
-                total = counts.processing + finished
+                total = batch.request_counts.processing + _done(batch)
                 if age <= CLOCK_SKEW_S + self.settings.request_timeout_s and total == items:
                     found[batch.id] = False
             return found
@@ -126,19 +124,14 @@ class AnthropicBackend(SdkBackend):
     def batch_status(self, remote: str) -> BatchStatus:
         def poll() -> BatchStatus:
             batch = self.client.messages.batches.retrieve(remote)
-            counts = batch.request_counts
-            done = counts.succeeded + counts.errored + counts.canceled + counts.expired
-            return BatchStatus(batch.processing_status == "ended", done)
+            return BatchStatus(batch.processing_status == "ended", _done(batch))
 
         return self._call(poll)
 
     def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
         results = iter(self._call(self.batch_client.messages.batches.results, remote))
         while (item := self._call(next, results, None)) is not None:
-            yield self._call(self._named_result, item)
-
-    def _named_result(self, item: Any) -> tuple[str, ServiceAnswer | ServiceError]:
-        return str(item.custom_id), self._result(item.result)
+            yield self._call(lambda item: (str(item.custom_id), self._result(item.result)), item)
 
     def _result(self, result: Any) -> ServiceAnswer | ServiceError:
         if result.type == "succeeded":
@@ -204,6 +197,11 @@ def _call(block: Any) -> dict[str, Any]:
     """Return a tool call in the form of messages. Arguments may be of any type, because the SDK does not check them."""
     arguments = block.input if isinstance(block.input, dict) else {MALFORMED: str(block.input)}
     return function_call(str(block.name), arguments, id=str(block.id))
+
+
+def _done(batch: Any) -> int:
+    counts = batch.request_counts
+    return int(counts.succeeded + counts.errored + counts.canceled + counts.expired)
 
 
 def _seconds(moment: datetime | str) -> float:

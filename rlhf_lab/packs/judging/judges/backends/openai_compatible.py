@@ -139,14 +139,10 @@ class OpenAIBackend(SdkBackend):
         for file in (batch.output_file_id, batch.error_file_id):
             if not file:
                 continue
-            text = self._call(self._content, file)
+            text = self._call(lambda file: str(self.batch_client.files.content(file).text), file)
             for line in text.split("\n"):  # not splitlines: a text may contain other line separators
-                if not line.strip():
-                    continue
-                yield self._call(self._result, line)
-
-    def _content(self, file: str) -> str:
-        return str(self.batch_client.files.content(file).text)
+                if line.strip():
+                    yield self._call(self._result, line)
 
     def _result(self, text: str) -> tuple[str, ServiceAnswer | ServiceError]:
         line = parse_json(text)
