@@ -28,7 +28,7 @@ from rlhf_lab.core.tools import ToolError
 from rlhf_lab.packs.agents.benchmarks.web_connection import build_opener
 from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
 from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
-from rlhf_lab.packs.judging.judges.keys import scrub, without_key
+from rlhf_lab.packs.judging.judges.access import scrub, without_key
 
 LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
 """Limits of one HTTP request to the search service; a search that fails is requested again."""
