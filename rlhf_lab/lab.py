@@ -43,9 +43,9 @@ ANSWERS = {
     "attacked": "rlhf_lab.results.answer_rewards:attacked",
     "benchmark": "rlhf_lab.results.answer_rewards:benchmark",
     "best_policy": "rlhf_lab.results.answer_policies:best_policy",
-    "chosen_among_samples": "rlhf_lab.results.answer_samples:chosen_among_samples",
+    "chosen_among_samples": "rlhf_lab.results.answer_policies:chosen_among_samples",
     "cross_fitted": "rlhf_lab.results.answer_rewards:cross_fitted",
-    "golden_sets": "rlhf_lab.results.answer_suite:golden_sets",
+    "golden_sets": "rlhf_lab.results.answer_policies:golden_sets",
     "heldout_loss": "rlhf_lab.results.answer_rewards:heldout_loss",
     "pair_ranking": "rlhf_lab.results.answer_rewards:pair_ranking",
     "pairs_of_steps": "rlhf_lab.results.answer_corpora:pairs_of_steps",
@@ -74,12 +74,12 @@ CORE = Pack(
     ),
     # Checks that depend on this machine, such as files and services.
     preflight=(
-        "rlhf_lab.monitoring.preflight:problems",
+        "rlhf_lab.monitoring.alerts:problems",
         "rlhf_lab.rewards.external.trial:problems",
     ),
     # Source files of the user's own code that a stage runs.
     code_files=(
-        "rlhf_lab.data.environment_settings:code_files",
+        "rlhf_lab.data.file_settings:code_files",
         "rlhf_lab.rewards.external.trial:code_files",
     ),
 )

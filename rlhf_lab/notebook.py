@@ -69,11 +69,10 @@ class RunResult(CommandResult):
 
     def _repr_html_(self) -> str:
         from rlhf_lab.results.answer import answer
-        from rlhf_lab.results.stage import stage_settings
 
         conclusion = answer(self._run)
         result = read_object(self.directory / "result.json")
-        numbers = number_blocks(result, stage_settings(self._run).evidence.clusters)
+        numbers = number_blocks(result, self._run.stage.evidence.clusters)
         return _as_html([Text(conclusion.sentence, style="bold"), Text(conclusion.caveat, style="dim"), *numbers])
 
     @cached_property

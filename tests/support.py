@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,19 @@ def said(prompts: Sequence[str], responses: Sequence[str], **columns: Sequence[A
     return [Episode(Task(p, f), p, response) for p, f, response in zip(prompts, metadata, responses, strict=True)]
 
 
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def public_data(*names: str) -> Path:
+    """The directory of the public data sets; a test that needs files which are not there is skipped."""
+    directory = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if missing := [name for name in names if not (directory / name).exists()]:
+        pytest.skip(f"{', '.join(missing)} is not in {directory}; set RLHF_LAB_DATA to the public data sets")
+    return directory
+
+
 def write_pairs(path: Path, rows: Sequence[tuple[str, str, str]]) -> Path:
     """(question, chosen, rejected) rows as a JSONL file for `data=pairs`."""
     lines = [json.dumps({"prompt": prompt_text(q), "chosen": c, "rejected": r}) for q, c, r in rows]
@@ -143,6 +156,28 @@ def stop_at(monkeypatch: Any, algorithm: type, at: int | None) -> None:
         return batch
 
     monkeypatch.setattr(algorithm, "collect", trap)
+
+
+def execute_with_kills(monkeypatch: Any, stage: Any, algorithm: type, steps: Sequence[int]) -> None:
+    """Execute a stage that is killed at each of these steps, as far as it has them, and then completes."""
+    from rlhf_lab.stages.execute import execute
+
+    for step in steps:
+        stop_at(monkeypatch, algorithm, step)
+        try:
+            execute(stage)
+        except Stopped:
+            continue
+        break
+    stop_at(monkeypatch, algorithm, None)
+    execute(stage)
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    import torch
+
+    a, b = model_tensors(one), model_tensors(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def model_tensors(directory: Path) -> dict[str, Any]:

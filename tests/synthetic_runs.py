@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import wave
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,28 @@ import numpy as np
 from rlhf_lab.statistics.inference import clustered_mean
 
 POLICIES = ("SFT", "one-pass DPO", "iteration 1", "iteration 2", "iteration 3")
+
+
+@contextmanager
+def edited(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object of a file, and write it back with the changes."""
+    content = json.loads(file.read_text())
+    yield content
+    file.write_text(json.dumps(content))
+
+
+def edit(file: Path, **changes: Any) -> dict[str, Any]:
+    """Change entries of a JSON object in a file, and return the object."""
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps(content))
+    return content
+
+
+def edit_rows(directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Replace each row of evaluation.jsonl by the row with changes."""
+    file = directory / "evaluation.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row | change(row)) + "\n" for row in rows))
 
 
 def sample_rows(

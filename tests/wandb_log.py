@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HEADER, BLOCK, CHUNK_HEADER = 7, 32768, 7
+
+
+def hide_login(patch: pytest.MonkeyPatch, directory: Path) -> None:
+    """No login, and no files of a tracker outside a directory of the test."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE", "TRACKIO_DIR"):
+        patch.delenv(name, raising=False)
+    for name in ("NETRC", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        patch.setenv(name, str(directory / "home" / name.lower()))
 
 
 @dataclass

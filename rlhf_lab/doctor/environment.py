@@ -21,7 +21,6 @@ ENOUGH_GIB = 1.0
 
 
 def python(_: object) -> CheckResult:
-    """Check the version of Python."""
     required = requirements().python
     version = platform.python_version()
     holds = SpecifierSet(required).contains(version, prereleases=True)
@@ -46,13 +45,8 @@ def torch_build(_: object) -> CheckResult:
     import torch
 
     is_finite = bool(torch.isfinite(torch.ones(4, 4) @ torch.ones(4, 4)).all())
-    cuda = torch.version.cuda
-    rocm = torch.version.hip
-    build = "CPU only"
-    if cuda:
-        build = f"CUDA {cuda}"
-    elif rocm:
-        build = f"ROCm {rocm}"
+    cuda, rocm = torch.version.cuda, torch.version.hip
+    build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU only"
     measured = f"torch {torch.__version__}, {build}, {torch.backends.cpu.get_cpu_capability()}"
     if shutil.which("nvidia-smi") and not cuda:
         hint = "there is an NVIDIA driver but torch cannot use it; install a CUDA build: https://pytorch.org"
@@ -101,14 +95,12 @@ def threads(_: object) -> CheckResult:
 
 
 def memory(_: object) -> CheckResult:
-    """Check the free main memory."""
     main = main_memory()
     if main is None:
         return CheckResult("skip", "the system does not report how much memory is free")
-    free = main.free
     hint = "close other programs, or raise the memory limit of the container or job"
-    measured = f"{free / GIB:.1f} GiB free"
-    return pass_or_fail(free >= ENOUGH_GIB * GIB, measured, f"≥ {ENOUGH_GIB:g} GiB", hint)
+    measured = f"{main.free / GIB:.1f} GiB free"
+    return pass_or_fail(main.free >= ENOUGH_GIB * GIB, measured, f"≥ {ENOUGH_GIB:g} GiB", hint)
 
 
 def terminal(_: object) -> CheckResult:
@@ -126,12 +118,7 @@ def git(_: object) -> CheckResult:
     """Check that git runs; without it runs cannot record the commit of their code."""
     if shutil.which("git") is None:
         return CheckResult("skip", "missing", hint="runs cannot record the commit of their code; install git")
-    process = subprocess.run(
-        ["git", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=10,
-    )
+    process = subprocess.run(["git", "--version"], capture_output=True, text=True, timeout=10)
     output = process.stdout.strip() or process.stderr.strip()
     return pass_or_fail(process.returncode == 0, output, hint="install git again")
 

@@ -5,7 +5,7 @@ Only the second half imports torch, so that the doctor still runs on a machine w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,15 +30,6 @@ NOT_ABOUT_MODEL = {"outputs", "artifacts", "tracker"}
 """Sections that do not concern the model: a command that sets only these examines the machine alone."""
 
 
-def examine_machine(outputs: Path) -> list[CheckResult]:
-    """Return the results of the checks of environment, storage and optional parts."""
-    return [
-        *examine("environment", [*ENVIRONMENT, *contributed_objects("doctor")], None),
-        *examine("storage", STORAGE, outputs),
-        *examine_parts(),
-    ]
-
-
 def run(arguments: Sequence[str]) -> None:
     """Run `doctor [to=FILE.json] [+recipe=… model=… …]`.
 
@@ -52,7 +43,11 @@ def run(arguments: Sequence[str]) -> None:
     stage = _plan_stage(overrides)
     outputs = Path(stage.config.outputs)
     console.inform("checking the machine")
-    results = examine_machine(outputs)
+    results = [
+        *examine("environment", [*ENVIRONMENT, *contributed_objects("doctor")], None),
+        *examine("storage", STORAGE, outputs),
+        *examine_parts(),
+    ]
     subject_text = ""
     if any(_key(word).partition(".")[0] not in NOT_ABOUT_MODEL for word in overrides):
         console.inform("checking the model; this can take minutes for a large one")
@@ -77,7 +72,6 @@ def _plan_stage(overrides: Sequence[str]) -> artifacts.Stage:
 
 
 def _key(override: str) -> str:
-    """Return the key of an override such as "+recipe=dpo"."""
     return override.lstrip("+~").partition("=")[0]
 
 
@@ -87,7 +81,7 @@ def _examine(stage: artifacts.Stage, directory: Path, findings: list[CheckResult
 
     def load(_: object) -> CheckResult:
         from rlhf_lab.doctor.subject import load_subject
-        from rlhf_lab.stages.launch.threads import set_threads
+        from rlhf_lab.stages.launch.processes import set_threads
 
         set_threads(stage.config, 1)
         subject = load_subject(stage, directory)
@@ -97,11 +91,21 @@ def _examine(stage: artifacts.Stage, directory: Path, findings: list[CheckResult
     findings += examine("model", [DoctorCheck("loads", load)], None)
     if not loaded:
         return "a model that does not load"
-    # Imported here because it imports torch.
-    from rlhf_lab.doctor.invariants import examine_model
-    from rlhf_lab.doctor.masks import picture
+    from rlhf_lab.doctor.masks import picture  # imports torch
 
     subject = loaded[0]
     console.print(picture(subject.encoder, subject.full_rows))
     findings += examine_model(subject)
     return str(subject.what)
+
+
+def examine_model(subject: ExaminedModel) -> Iterator[CheckResult]:
+    """Yield the results for tokens, forward pass and training. Checks that do not fit into memory are skipped."""
+    from rlhf_lab.doctor.forward import FORWARD
+    from rlhf_lab.doctor.tokens import TOKENS
+    from rlhf_lab.doctor.training import TRAINING
+
+    yield from examine("tokens", TOKENS, subject)
+    # Free memory is measured again for each group, because earlier checks may keep copies of the model.
+    yield from examine("forward pass", FORWARD, subject, capacity=subject.fitting_copies())
+    yield from examine("training", TRAINING, subject, capacity=subject.fitting_copies())

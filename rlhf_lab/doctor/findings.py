@@ -25,8 +25,6 @@ class CheckResult:
 
     Attributes:
         status: `skip` if the check does not apply or could not run.
-        measured: the measured value, with its unit.
-        tolerance: the values that pass.
         hint: why the check matters and what to do; for a passed check, a note.
         name, group: name and group of the check; set by `examine`.
     """
@@ -55,8 +53,6 @@ class DoctorCheck(Generic[Examined]):
     """Definition of one check.
 
     Attributes:
-        name: what is checked, in a few words.
-        ask: function from the subject of the examination to the result.
         copies: number of float32 copies of the model that it needs in memory besides the subject.
     """
 
@@ -71,9 +67,6 @@ def examine(
     """Yield the result of every check, in order.
 
     Args:
-        group: name of the group of checks.
-        checks: the checks.
-        subject: argument of the checks.
         capacity: number of copies of the model that fit into free memory.
     """
     for check in tracked(checks, group):

@@ -50,11 +50,11 @@ def _logps(subject: ExaminedModel, batch: TokenBatch) -> Tensor:
 
 def log_probabilities(subject: ExaminedModel) -> CheckResult:
     """Compare training's log-probabilities with a float64 log-softmax over the model's own logits, row by row."""
-    expected = []
-    for (prompt, response), logits_TV in zip(subject.rows, subject.reference_logits, strict=True):
-        for t, token in enumerate(response):
-            logits_V = logits_TV[len(prompt) + t - 1]  # the position before a token predicts it
-            expected.append(float(logits_V.double().log_softmax(0)[token]))
+    expected = [
+        float(logits_TV[len(prompt) + t - 1].double().log_softmax(0)[token])  # the position before a token predicts it
+        for (prompt, response), logits_TV in zip(subject.rows, subject.reference_logits, strict=True)
+        for t, token in enumerate(response)
+    ]
     ours = _logps(subject, subject.batch).cpu()
     if len(ours) != len(expected):
         hint = "tokens are masked that should be trained, or the reverse: see masks"
@@ -96,7 +96,6 @@ def packed_rows(subject: ExaminedModel) -> CheckResult:
 
 
 def _backbone(subject: ExaminedModel) -> nn.Module:
-    """Return the model without its head."""
     backbone: nn.Module = subject.model.base_model  # type: ignore[assignment]
     return backbone
 
@@ -123,10 +122,7 @@ def _against_full_rows(subject: ExaminedModel, layout: RowLayout) -> CheckResult
 
 def batch_invariance(subject: ExaminedModel) -> CheckResult:
     """Compare each row computed alone with the same row in a batch."""
-    alone = []
-    for row in subject.rows:
-        batch = TokenBatch.from_rows([row], subject.device)
-        alone.append(_logps(subject, batch))
+    alone = [_logps(subject, TokenBatch.from_rows([row], subject.device)) for row in subject.rows]
     gap = _largest_gap(torch.cat(alone), _logps(subject, subject.batch))
     hint = "the model mixes the rows of a batch (batch statistics, expert capacity): results depend on the batch size"
     return within(gap, subject.tolerance, "nats", hint)
@@ -206,7 +202,6 @@ def greedy(subject: ExaminedModel) -> CheckResult:
     settings = subject.sampling
     stop_ids = list(subject.encoder.stop_ids)
     samples = LocalSampler(settings, stop_ids).sample(subject.model, subject.prompts, 1, seed=0, temperature=0.0)
-    # Greedy decoding only, without sampling or beams.
     greedy_config = GenerationConfig(
         max_new_tokens=settings.max_new_tokens,
         do_sample=False,
@@ -214,8 +209,7 @@ def greedy(subject: ExaminedModel) -> CheckResult:
         eos_token_id=stop_ids,
         pad_token_id=stop_ids[0],
     )
-    equal_tokens = 0
-    distinct_responses = 0
+    equal_tokens = distinct_responses = 0
     with _generation_config(subject.model, greedy_config), torch.no_grad():
         for prompt, (ours,) in zip(subject.prompts, samples.responses_BG, strict=True):
             ids = torch.tensor([prompt], device=subject.device)
@@ -227,11 +221,10 @@ def greedy(subject: ExaminedModel) -> CheckResult:
                 equal_tokens += len(ours)
                 distinct_responses += len(ours) != len(theirs)
                 continue
-            equal_tokens += first_difference
-            # After a tie both responses are greedy, so the tokens behind it cannot be compared.
             t = first_difference
-            tokens_before = [*prompt, *ours[:t]]
-            distinct_responses += not _tied(subject, tokens_before, ours[t], theirs[t])
+            equal_tokens += t
+            # After a tie both responses are greedy, so the tokens behind it cannot be compared.
+            distinct_responses += not _tied(subject, [*prompt, *ours[:t]], ours[t], theirs[t])
     hint = "the sampler does not compute what the model computes: report it with this table"
     measured = f"{equal_tokens} tokens equal, {distinct_responses} of {len(samples.prompts)} responses differ"
     return pass_or_fail(not distinct_responses, measured, "0", hint)

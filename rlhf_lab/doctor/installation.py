@@ -22,7 +22,6 @@ class Requirements:
 
     Attributes:
         python: specifier, e.g. ">=3.11".
-        core: packages that every run needs.
         extras: name of an extra → packages that it adds.
     """
 
@@ -38,14 +37,12 @@ def requirements() -> Requirements:
     Raises:
         PackageNotFoundError: there is neither.
     """
-    # In a checkout, pyproject.toml may be newer than the installed metadata.
     file = Path(rlhf_lab.__file__).resolve().parents[1] / "pyproject.toml"
     if file.is_file():
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         core = [Requirement(line) for line in project["dependencies"]]
-        extras = {}
-        for name, lines in project["optional-dependencies"].items():
-            extras[name] = [Requirement(line) for line in lines]
+        optional = project["optional-dependencies"].items()
+        extras = {name: [Requirement(line) for line in lines] for name, lines in optional}
         return Requirements(project["requires-python"], core, extras)
     distribution = metadata.metadata(NAME)
     # Installed metadata lists the requirements of the core and of all extras together, with markers.
@@ -83,9 +80,6 @@ def unmet_requirements(required: list[Requirement]) -> Iterator[str]:
 def install_line(package: str) -> str:
     """Return the `pip install` command for a package: its smallest extra if it has one, else the package itself."""
     extras = requirements().extras
-    with_package = []
-    for name, required in extras.items():
-        if any(requirement.name == package for requirement in required):
-            with_package.append(name)
+    with_package = [name for name, required in extras.items() if package in {needed.name for needed in required}]
     extra = min(with_package, key=lambda name: len(extras[name]), default=None)
     return f"pip install 'rlhf_lab[{extra}]'" if extra else f"pip install {package}"

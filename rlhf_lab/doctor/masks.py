@@ -21,21 +21,14 @@ STYLES = {
     "left out": "bold red",
     "padding": "grey50",
 }
-
-SAMPLES = (
-    ("prompt", "prompt"),
-    ("trained", "[trained]"),
-    ("eos", "[EOS]"),
-    ("left out", "!left out of the mask!"),
-    ("padding", "· padding"),
-)
+SAMPLES = ("prompt", "[trained]", "[EOS]", "!left out of the mask!", "· padding")
+"""Legend of the styles."""
 
 
 def legend() -> Text:
-    """Return the legend of the colours, on one line."""
     text = Text("masks: ")
-    for name, sample in SAMPLES:
-        text.append(sample, STYLES[name]).append("  ")
+    for style, sample in zip(STYLES.values(), SAMPLES, strict=True):
+        text.append(sample, style).append("  ")
     return text
 
 
@@ -58,8 +51,6 @@ def _row_text(encoder: Encoder, row: Row, trained: set[int], padding: int) -> Te
     """Return the picture of one row of a batch.
 
     Args:
-        encoder: encoder that decodes the tokens.
-        row: prompt and response tokens.
         trained: columns in the mask.
         padding: number of padding tokens behind the row.
     """

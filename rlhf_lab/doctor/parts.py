@@ -9,8 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.core.progress import progress
@@ -28,9 +30,7 @@ class Library:
     """Python package that only some features need.
 
     Attributes:
-        package: name of the package for pip.
         code: Python code that succeeds if the package is installed correctly.
-        feature: setting or feature that needs it.
     """
 
     package: str
@@ -46,34 +46,18 @@ class Library:
         extras = requirements().extras.values()
         required = [needed for extra in extras for needed in extra if needed.name == self.package][:1]
         tolerance = str(required[0].specifier) if required else ""
-        # `required` has one entry or none, so the first problem is the only one.
         for problem in unmet_requirements(required):
             return pass_or_fail(False, version, tolerance, f"{problem}; {install}")
         hint = f"{self.feature} needs it: {install}"
         return _try_start([sys.executable, "-c", self.code], version, tolerance, hint)
 
 
-@dataclass(frozen=True)
-class ExternalProgram:
-    """External program that only some features need.
-
-    Attributes:
-        command: command that succeeds if the program is installed and configured.
-        feature: feature that needs it.
-        install: how to install it.
-    """
-
-    command: tuple[str, ...]
-    feature: str
-    install: str
-
-    def ask(self, _: object) -> CheckResult:
-        """Return the result: works, missing, or installed but not configured, which is not a failure."""
-        if shutil.which(self.command[0]) is None:
-            return CheckResult("skip", f"missing; {self.feature} needs it", hint=self.install)
-        result = _try_start(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
-        # A program that is not configured is no failure of the installation.
-        return result if result.status == "pass" else replace(result, status="skip")
+def ask_program(command: Sequence[str], feature: str, install: str, _: object = None) -> CheckResult:
+    """Return the result for a command that succeeds if a program works. One that is not configured is no failure."""
+    if shutil.which(command[0]) is None:
+        return CheckResult("skip", f"missing; {feature} needs it", hint=install)
+    result = _try_start(list(command), "", "", f"{feature} needs it: {install}")
+    return result if result.status == "pass" else replace(result, status="skip")
 
 
 LIBRARIES = (
@@ -90,30 +74,22 @@ LIBRARIES = (
     Library("flash-attn", "import flash_attn", "model.attention=flash_attention_2"),
 )
 PROGRAMS = (
-    ExternalProgram(
-        ("sbatch", "--version"),
-        "a cluster with Slurm",
-        "on a cluster its administrators have it; apt install slurm-wlm",
-    ),
+    (("sbatch", "--version"), "a cluster with Slurm", "on a cluster its administrators have it; apt install slurm-wlm"),
 )
+"""Arguments of `ask_program` for each external program."""
 
 
 def examine_parts() -> list[CheckResult]:
     """Check all optional parts, a few at a time."""
     checks = [DoctorCheck(library.package, library.ask) for library in LIBRARIES]
-    checks += [DoctorCheck(program.command[0], program.ask) for program in PROGRAMS]
+    checks += [DoctorCheck(program[0][0], partial(ask_program, *program)) for program in PROGRAMS]
     # Threads suffice, because each check waits for a separate process.
     results = []
     with ThreadPoolExecutor(min(AT_ONCE, usable_cores())) as pool, progress("optional parts", len(checks)) as ticker:
-        for result in pool.map(_examine_part, checks):
+        for result in pool.map(lambda check: examine_one("optional parts", check, None), checks):
             results.append(result)
             ticker.advance()
     return results
-
-
-def _examine_part(check: DoctorCheck) -> CheckResult:
-    """Run the check of one part; a separate function, so that the threads of the pool do the work."""
-    return examine_one("optional parts", check, None)
 
 
 def _try_start(command: list[str], version: str, tolerance: str, hint: str) -> CheckResult:

@@ -41,7 +41,6 @@ def table(findings: Sequence[CheckResult]) -> Table:
 
 
 def summary(findings: Sequence[CheckResult]) -> str:
-    """Return how many checks passed, failed, and were skipped."""
     count = {status: sum(result.status == status for result in findings) for status in MARKS}
     return f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
 
@@ -50,7 +49,6 @@ def as_values(findings: Sequence[CheckResult], what: str) -> dict[str, Any]:
     """Return the report as plain values: versions and results, without environment variables or the home directory.
 
     Args:
-        findings: results of the checks.
         what: description of the examined model, or "".
     """
     fields = ("group", "name", "status", "measured", "tolerance", "hint")

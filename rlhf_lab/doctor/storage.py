@@ -36,23 +36,17 @@ REFUSED = 3  # exit status of SECOND_PROCESS if another process holds the lock
 def existing(directory: Path) -> Path:
     """Return the directory, or its nearest existing parent, which is on the same file system."""
     directory = directory.absolute()
-    candidates = (directory, *directory.parents)
-    return next(path for path in candidates if path.is_dir())
+    return next(path for path in (directory, *directory.parents) if path.is_dir())
 
 
 @contextmanager
 def temporary_directory(outputs: Path) -> Iterator[Path]:
     """Create a temporary directory on the file system of `outputs`; remove it at the end. Raise OSError on failure."""
-    with tempfile.TemporaryDirectory(
-        prefix=".doctor-",
-        dir=existing(outputs),
-        ignore_cleanup_errors=True,
-    ) as directory:
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing(outputs), ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 
 def disk(outputs: Path) -> CheckResult:
-    """Check the free disk space for results."""
     free = shutil.disk_usage(existing(outputs)).free
     hint = "free space, or store results elsewhere: outputs=DIR"
     where = f"{free / GIB:.1f} GiB free in {redacted_path(outputs)} ({file_system(outputs)})"
@@ -72,18 +66,15 @@ def redacted_path(path: Path) -> str:
 def file_system(directory: Path) -> str:
     """Return the type of the file system of a directory, e.g. ext4 or nfs4."""
     location = existing(directory).resolve()
-    kind = "unknown file system"
+    unknown = "unknown file system"
     try:
         lines = MOUNTS.read_text().splitlines()
     except OSError:
-        return kind
-    max_length = -1  # several mount points may contain the directory; the one with the longest path holds it
-    for line in lines:
-        mount, mount_kind = line.split()[1:3]
-        if location.is_relative_to(mount) and len(mount) > max_length:
-            max_length = len(mount)
-            kind = mount_kind
-    return kind
+        return unknown
+    mounts = [line.split()[1:3] for line in lines]
+    # Of the mount points that contain the directory, the one with the longest path holds it.
+    holding = [(len(mount), kind) for mount, kind in mounts if location.is_relative_to(mount)]
+    return max(holding, default=(0, unknown), key=lambda entry: entry[0])[1]
 
 
 def atomic_rename(outputs: Path) -> CheckResult:
@@ -111,7 +102,6 @@ def locks(outputs: Path) -> CheckResult:
     hint = "two runs could build one stage at the same time: mount with locks (NFS: 4.x, not nolock), or outputs=DIR"
     with temporary_directory(outputs) as directory:
         path = directory / "stage.lock"
-        # The lock is tested between processes, as for two runs that need the same stage.
         with FileLock(path):
             during = _try_lock(path)
         after = _try_lock(path)
@@ -135,9 +125,7 @@ def hub_cache(_: Path) -> CheckResult:
     cache = Path(constants.HF_HUB_CACHE)
     offline = constants.HF_HUB_OFFLINE
     models = len(list(cache.glob("models--*"))) if cache.is_dir() else 0
-    mode = "online: a missing hub id is downloaded"
-    if offline:
-        mode = "offline: only stored models and local directories"
+    mode = "offline: only stored models and local directories" if offline else "online: a missing hub id is downloaded"
     hint = "downloads cannot be stored; set HF_HOME to a writable directory"
     writable = offline or os.access(existing(cache), os.W_OK)
     return pass_or_fail(writable, f"{redacted_path(cache)}, {models} models; {mode}", "writable", hint)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.config.root import Config
+from rlhf_lab.core.machine import main_memory
 from rlhf_lab.core.types import Pair
 from rlhf_lab.models.build import load_policy, save_model
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
@@ -40,11 +41,8 @@ class ExaminedModel:
 
     Attributes:
         model: model that training would start from, including an adapter.
-        encoder: tokenizer of the model.
         pairs: the first pairs of the data.
-        config: the checked config of the command.
         directory: temporary directory for files that checks write.
-        device: device of the model.
         source: directory or hub id of the model; None for a new one.
         what: one sentence on where the model comes from.
     """
@@ -82,15 +80,11 @@ class ExaminedModel:
         responses = [tokens[:response] for _, tokens in self.full_rows[:4]]
         distinct = dict.fromkeys(tuple(tokens[response - total :]) for tokens, _ in self.full_rows)
         prompts = list(distinct)[:2]
-        rows = []
-        for index, tokens in enumerate(responses):
-            prompt = prompts[index // 2 % len(prompts)]  # two responses for each prompt
-            rows.append((list(prompt), tokens))
-        return rows
+        # two responses for each prompt
+        return [(list(prompts[i // 2 % len(prompts)]), tokens) for i, tokens in enumerate(responses)]
 
     @cached_property
     def batch(self) -> TokenBatch:
-        """All rows in one batch, each computed in full."""
         return dataclasses.replace(self.shared_batch, prompt_of=None)
 
     @cached_property
@@ -116,7 +110,6 @@ class ExaminedModel:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the model."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @cached_property
@@ -145,6 +138,15 @@ class ExaminedModel:
         save_model(self.model, self.encoder, path)
         return path
 
+    def fitting_copies(self) -> float:
+        """Return how many float32 copies of the model fit into the free memory of its device."""
+        free = float("inf")
+        if torch.device(self.device).type == "cuda":
+            free = torch.cuda.mem_get_info()[0]
+        elif memory := main_memory():
+            free = memory.free
+        return free / (4 * self.parameters)
+
     def reference(self) -> nn.Module:
         """Return the frozen reference of training: another copy of the model, or the base of an adapter."""
         if has_adapter(self.model):
@@ -164,7 +166,6 @@ class ExaminedModel:
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
         runtime = dataclasses.replace(self.config.runtime, dtype="float32")
-        # A single process in float32 without a tracker, so that only the training itself is tested.
         config = self.config.replace(
             sharding=Single(), tracker=Files(), checkpoint=Checkpoint(every_steps=1), runtime=runtime
         )
@@ -179,11 +180,7 @@ def load_subject(stage: Stage, directory: Path) -> ExaminedModel:
         LabError: model, tokenizer or data cannot be loaded. Errors of libraries are passed on.
     """
     # The checks need float32 precision, so weights are loaded in float32 whatever the config says.
-    settings = dataclasses.replace(
-        stage.config.model,
-        weights="float32",
-        weights_of=RoleWeights(),
-    )
+    settings = dataclasses.replace(stage.config.model, weights="float32", weights_of=RoleWeights())
     config = stage.config.replace(model=settings)
     source, what = _policy_source(stage)
     run = Run(directory, config, {"policy": source} if source else {})

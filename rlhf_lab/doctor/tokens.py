@@ -61,17 +61,16 @@ def eos(subject: ExaminedModel) -> CheckResult:
     """Check that responses that fit end in EOS, contain no other EOS, and that EOS is trained on."""
     encoder = subject.encoder
     limit = subject.max_length
-    complete = []  # rows below the limit were not cut, so they must have kept their EOS
-    for prompt, response in subject.full_rows:
-        if len(prompt) + len(response) < limit:
-            complete.append((prompt, response))
+    # rows below the limit were not cut, so they must have kept their EOS
+    complete = [(prompt, response) for prompt, response in subject.full_rows if len(prompt) + len(response) < limit]
     if not complete:
         measured = f"no response of {len(subject.full_rows)} fits algorithm.max_length={limit}"
         return CheckResult("skip", measured, hint=_raise_length(limit))
-    finished = []
-    for prompt, response in complete:
-        if response[-1:] == [encoder.eos_id] and response.count(encoder.eos_id) == 1:
-            finished.append((prompt, response))
+    finished = [
+        (prompt, response)
+        for prompt, response in complete
+        if response[-1:] == [encoder.eos_id] and response.count(encoder.eos_id) == 1
+    ]
     trained = 0
     for row in finished:
         batch = TokenBatch.from_rows([row])
@@ -99,7 +98,6 @@ def truncation(subject: ExaminedModel) -> CheckResult:
 
 
 def _raise_length(limit: int) -> str:
-    """Return the hint to raise the length limit."""
     return f"raise algorithm.max_length={limit}; a response without its end teaches nothing about ending"
 
 
@@ -115,8 +113,7 @@ def masks(subject: ExaminedModel) -> CheckResult:
     }
     row_N, column_N = batch.targets()
     trained = set(zip(row_N.tolist(), column_N.tolist(), strict=True))
-    missing = len(expected - trained)
-    extra = len(trained - expected)
+    missing, extra = len(expected - trained), len(trained - expected)
     hint = "a row's mask is [prompt length, prompt + response length): compare TokenBatch.targets with it"
     measured = f"{len(trained)} tokens trained; {missing} response tokens left out, {extra} others included"
     return pass_or_fail(not (missing or extra), measured, "0 and 0", hint)
@@ -128,7 +125,6 @@ def padding_token(subject: ExaminedModel) -> CheckResult:
     batch = subject.shared_batch
     pad_id = encoder.tokenizer.pad_token_id
     column_T = torch.arange(batch.tokens_BT.shape[1], device=batch.tokens_BT.device)
-    # Replace all padding by EOS, but keep the lengths of the rows.
     filled = batch.tokens_BT.masked_fill(column_T >= batch.length_B[:, None], encoder.eos_id)
     padded_with_eos = dataclasses.replace(batch, tokens_BT=filled, prompt_of=None)
     both_targets = zip(batch.targets(), padded_with_eos.targets(), strict=True)

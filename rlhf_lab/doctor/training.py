@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -56,13 +57,7 @@ class _TinySFT(Algorithm):
         halt_before: int | None = None,
         gradients: dict[str, Tensor] | None = None,
     ):
-        self.settings = SFT(
-            optimizer="adamw",
-            lr=LR,
-            warmup_fraction=0.0,
-            max_grad_norm=1e9,
-            log_every_steps=1,
-        )
+        self.settings = SFT(optimizer="adamw", lr=LR, warmup_fraction=0.0, max_grad_norm=1e9, log_every_steps=1)
         self.model = model
         self.encoder = encoder
         self.total_steps = len(steps)
@@ -78,9 +73,7 @@ class _TinySFT(Algorithm):
             raise _Halt
         self.taken.append(step)
         micro_batches = [TokenBatch.from_rows(rows, self.device) for rows in self.steps[step]]
-        row_lengths = [len(response) for rows in self.steps[step] for _, response in rows]
-        response_tokens = sum(row_lengths)
-        return StepBatch(micro_batches, units=response_tokens)
+        return StepBatch(micro_batches, units=sum(len(response) for rows in self.steps[step] for _, response in rows))
 
     def loss(self, micro: TokenBatch) -> LossOutput:
         return LossOutput(-token_logps(self.model, micro).logps_N)
@@ -123,10 +116,8 @@ def _relative_gap(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[flo
     if a.keys() != b.keys() or not a:
         return float("inf"), "a parameter that has a gradient in only one of them"
     gaps = {name: float((a[name] - b[name]).double().norm()) for name in a}
-    squares = [float(tensor.double().norm()) ** 2 for tensor in a.values()]
-    norm = sum(squares) ** 0.5
-    total = sum(gap**2 for gap in gaps.values()) ** 0.5
-    relative = total / norm if norm > 0 else float("inf")
+    norm = math.hypot(*(float(tensor.double().norm()) for tensor in a.values()))
+    relative = math.hypot(*gaps.values()) / norm if norm > 0 else math.inf
     return relative, max(gaps, key=lambda name: gaps[name])
 
 
@@ -146,8 +137,7 @@ def save_load(subject: ExaminedModel) -> CheckResult:
         encoder.row(pair.prompt, pair.chosen, 64) == subject.encoder.row(pair.prompt, pair.chosen, 64)
         for pair in subject.pairs
     )
-    bytes_text = "equal" if same_bytes else "different"
-    tokens_text = "equal" if same_tokens else "different"
+    bytes_text, tokens_text = ("equal" if same else "different" for same in (same_bytes, same_tokens))
     measured = f"log-probabilities differ by {gap:.2g} nats, bytes {bytes_text}, tokens {tokens_text}"
     hint = (
         "the stored policy differs from the trained one: a buffer is not saved, or weights are tied in one place only"
@@ -156,7 +146,6 @@ def save_load(subject: ExaminedModel) -> CheckResult:
 
 
 def _weight_digests(directory: Path) -> dict[str, str]:
-    """Return weight file → SHA-256."""
     return {path.name: file_digest(path) for path in sorted(directory.glob("*.safetensors"))}
 
 
@@ -202,9 +191,7 @@ def _train_copy(
 
 
 def _largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Return the maximum absolute difference over all tensors."""
-    differences = [float((a[name] - b[name]).abs().max()) for name in a]
-    return max(differences, default=0.0)
+    return max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
 
 
 def processes(subject: ExaminedModel) -> CheckResult:

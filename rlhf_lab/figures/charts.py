@@ -30,8 +30,7 @@ from rlhf_lab.figures.layers import (
     whole_ticks,
 )
 from rlhf_lab.figures.palette import GREY, INK, SOFT, light_colour
-from rlhf_lab.figures.tables import Row, Tables, Tooltip, set_summary, to_number_or_text, tooltip
-from rlhf_lab.figures.vegalite import channel, conditional, constant, step
+from rlhf_lab.figures.vegalite import Row, Tables, Tooltip, channel, set_summary, to_number_or_text, tooltip
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.inference import Estimate
 
@@ -44,7 +43,6 @@ class Point:
         x, y: position in data units.
         low, high: bounds of y; NaN without an interval.
         x_low, x_high: bounds of x; NaN without an interval.
-        label: text next to the point.
         tooltip: title → text; empty shows the position.
         joined: True if the point is on the line of its series.
     """
@@ -74,9 +72,6 @@ class Level:
     """Row of a dot plot: an estimate, and the single runs behind it.
 
     Attributes:
-        name: label of the row.
-        estimate: mean with its interval.
-        runs: values of the single runs.
         reference: True for the baseline, which is grey.
         colour: index into the palette; it also determines the marker.
         run_names: name of each run, such as its seed, in the order of `runs`.
@@ -116,12 +111,9 @@ def curves(
     """Plot lines over x with a band between each point's low and high.
 
     Args:
-        series: the lines.
         title: title of the figure, which also names y in the tooltip.
-        x_label, y_label: titles of the axes.
         size: width of the figure and height of its plot, px.
         legend: None shows a legend for two or more series.
-        events: vertical lines.
     """
     rows = _rows(series, {x_label: "x", title: "y"})
     # Without padding, the curves reach both edges of the plot.
@@ -170,9 +162,6 @@ def frontier(
     """Plot points with error bars in both directions; joined points are connected in order by the line of their series.
 
     Args:
-        series: the points.
-        title: title of the figure.
-        x_label, y_label: titles of the axes.
         origin: True keeps (0, 0) in view, with its horizontal axis.
         integers: True marks only integers on the x axis.
         diagonal: ends of a dashed line on which y equals x.
@@ -180,14 +169,9 @@ def frontier(
         size: width of the figure and height of its plot, px.
     """
     rows = _rows(series, {x_label: "x", y_label: "y"})
-    # Values that must stay inside the axes.
     kept = [0.0] if origin else list(diagonal or ())
     x_range = span([row[key] for row in rows for key in ("x", "x_low", "x_high")], include=kept)
-    y_range = span(
-        [row[key] for row in rows for key in ("y", "low", "high")],
-        pad=0.08,
-        include=kept,
-    )
+    y_range = span([row[key] for row in rows for key in ("y", "low", "high")], pad=0.08, include=kept)
     ticks = whole_ticks(x_range, "d") if integers else {}
     x = axis_of("x", x_label, x_range, **ticks)
     y = axis_of("y", y_label, y_range, tickCount=6)
@@ -200,7 +184,6 @@ def frontier(
     x_low = channel("x_low:Q", title=title_lines(x_label, "x"))
     # Points without a line are excluded from the line mark only.
     line = base.where("!datum.apart") if any(row.get("apart") for row in rows) else base
-    # Only points with an interval get a whisker.
     bounded_y = base.where("isValid(datum.low) && isValid(datum.high)")
     bounded_x = base.where("isValid(datum.x_low) && isValid(datum.x_high)")
     layers = [
@@ -235,7 +218,6 @@ def dot_chart(levels: Sequence[Level], *, title: str, x_label: str, width: int =
     for name, level in zip(names, levels, strict=True):
         means += _mean_rows(name, level, x_label)
         runs += _run_rows(name, level, x_label)
-    # Levels without an estimate have no row in `means`.
     with_result = {row["name"] for row in means}
     # A level without a result keeps its row, with a note instead of marks.
     missing = [{"name": name, "word": "no result"} for name in names if name not in with_result]
@@ -263,19 +245,14 @@ def dot_chart(levels: Sequence[Level], *, title: str, x_label: str, width: int =
     ]
     if missing:
         words = tables.chart(missing).mark("text", align="left", color=SOFT, dx=6)
-        layers.append(words.encode(x=constant(0), y=y, text="word:N"))
+        layers.append(words.encode(x={"value": 0}, y=y, text="word:N"))
     description = "; ".join(f"{level.name}: {compact(level.estimate)}" for level in levels)
-    return finish(tables, layers, title, description, width, step(30), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, {"step": 30}, zoom=("x",), legend=False)
 
 
 def _style_row(name: str, level: Level) -> Row:
-    """Return the name of a level with the colour and shape of its marks."""
     number = GREY if level.reference else level.colour
-    return {
-        "name": name,
-        "colour": light_colour(number),
-        "shape": palette.shape(level.colour),
-    }
+    return {"name": name, "colour": light_colour(number), "shape": palette.shape(level.colour)}
 
 
 def _mean_rows(name: str, level: Level, x_label: str) -> list[Row]:
@@ -289,7 +266,6 @@ def _mean_rows(name: str, level: Level, x_label: str) -> list[Row]:
 
 
 def _run_rows(name: str, level: Level, x_label: str) -> list[Row]:
-    """Return one row per single run of a level."""
     rows = []
     for run_name, run in zip(level.run_names or [""] * len(level.runs), level.runs, strict=True):
         tooltip = {"level": level.name, "run": run_name or "–", x_label: compact(run)}
@@ -303,9 +279,6 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
 
     Args:
         rows: name → the 5, 25, 50, 75 and 95 % quantiles.
-        title: title of the figure.
-        x_label: title of the x axis.
-        width: width of the figure, px.
     """
     names = list(rows)
     rendered: list[Row] = []
@@ -320,13 +293,7 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
         rendered.append({"name": name, **numbers, "facts": facts})
     set_summary(rendered)
     x_range = span([value for five in rows.values() for value in five])
-    y = channel(
-        "name:N",
-        sort=None,
-        title=None,
-        scale={"domain": names},
-        axis=name_axis(grid=False),
-    )
+    y = channel("name:N", sort=None, title=None, scale={"domain": names}, axis=name_axis(grid=False))
     tables = Tables()
     base = tables.chart(rendered).encode(y=y)
     layers = [
@@ -341,7 +308,7 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
         ),
     ]
     description = "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items())
-    return finish(tables, layers, title, description, width, step(26), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, {"step": 26}, zoom=("x",), legend=False)
 
 
 def gain_curves(
@@ -360,8 +327,6 @@ def gain_curves(
     Args:
         points, fits: rows with series (the level), metric ("gold" or "proxy"), x, y; points also have `facts`.
         levels: levels in the order of the palette.
-        title, description: title and description of the figure.
-        x_label, y_label: titles of the axes.
         size: width of the figure and height of its plot, px.
     """
     x_range = span([0.0, *(row["x"] for row in points)], pad=0.03)
@@ -384,15 +349,13 @@ def gain_curves(
             "columns": legend_columns(30),
         },
     )
-    metric_points = {}
-    for kind in kinds:
-        metric_points[kind] = [row for row in points if row["metric"] == kind]
+    gold_points, proxy_points = ([row for row in points if row["metric"] == kind] for kind in kinds)
     tables = Tables()
     # Crosses for proxy and discs for gold are distinguishable without colour.
-    cross = tables.chart(metric_points["proxy"]).mark(
+    cross = tables.chart(proxy_points).mark(
         "point", shape="M-1,-1L1,1M1,-1L-1,1", size=24, strokeOpacity=0.6, clip=True
     )
-    filled = tables.chart(metric_points["gold"]).mark("point", filled=True, size=26, fillOpacity=0.45, clip=True)
+    filled = tables.chart(gold_points).mark("point", filled=True, size=26, fillOpacity=0.45, clip=True)
     lines = tables.chart(fits)
     layers = [
         cross.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
@@ -402,7 +365,7 @@ def gain_curves(
             y=y,
             color=colour,
             strokeDash=dashes,
-            strokeWidth=conditional({"test": "datum.metric == 'gold'"}, 2.2, 1.3),
+            strokeWidth={"condition": {"test": "datum.metric == 'gold'", "value": 2.2}, "value": 1.3},
             opacity=picked(),
         ),
         tables.chart([{"y": 0}]).mark("rule", color=SOFT).encode(y=y),
@@ -424,28 +387,18 @@ def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
     """Return one row per point. If a point has no tooltip, its position on the axes is used.
 
     Args:
-        series: the series of points.
         axes: title of an axis → "x" or "y".
     """
     rows: list[Row] = []
     for one in series:
         for order, point in enumerate(one.points):
-            interval = {"low": point.low, "high": point.high}
-            # An interval with one infinite end is not drawn at all.
-            if not (math.isfinite(point.low) and math.isfinite(point.high)):
-                interval = {"low": math.nan, "high": math.nan}
-            x_interval = {"x_low": point.x_low, "x_high": point.x_high}
-            if not (math.isfinite(point.x_low) and math.isfinite(point.x_high)):
-                x_interval = {"x_low": math.nan, "x_high": math.nan}
+            numbers = {"order": order, "x": point.x, "y": point.y}
+            for low, high in (("low", "high"), ("x_low", "x_high")):
+                bounds = getattr(point, low), getattr(point, high)
+                # An interval with one infinite end is not drawn at all.
+                numbers[low], numbers[high] = bounds if all(map(math.isfinite, bounds)) else (math.nan, math.nan)
             position = {title: compact(getattr(point, axis)) for title, axis in axes.items()}
             tooltip = {"series": one.name, **(point.tooltip or position)}
-            numbers = {
-                "order": order,
-                "x": point.x,
-                "y": point.y,
-                **interval,
-                **x_interval,
-            }
             cleaned = {key: to_number_or_text(value) for key, value in numbers.items()}
             separate = {} if point.joined else {"apart": True}
             rows.append({"series": one.name, **cleaned, **separate, "facts": tooltip})
@@ -457,24 +410,20 @@ def _single_points(rows: Sequence[Row]) -> list[Row]:
     """Return the rows without a neighbour in their series that has a value: no line leads to them."""
 
     def has_value(position: int, series: str) -> bool:
-        """Return True if the row at this position belongs to the series and has a value."""
-        if not 0 <= position < len(rows):
-            return False
-        row = rows[position]
-        return row["series"] == series and row["y"] is not None
+        is_row = 0 <= position < len(rows)
+        return is_row and rows[position]["series"] == series and rows[position]["y"] is not None
 
-    single = []
-    for position, row in enumerate(rows):
-        series = row["series"]
-        is_alone = not has_value(position - 1, series) and not has_value(position + 1, series)
-        if has_value(position, series) and is_alone:
-            single.append(row)
-    return single
+    return [
+        row
+        for position, row in enumerate(rows)
+        if has_value(position, row["series"])
+        and not has_value(position - 1, row["series"])
+        and not has_value(position + 1, row["series"])
+    ]
 
 
 def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
     """Return values plus bounds, limited to twice the range of the values, because two seeds give huge intervals."""
-    # NaN marks runs without a value.
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return list(bounds)

@@ -31,8 +31,6 @@ def place_labels(
 
     Args:
         labels: all points, with or without text.
-        x_range, y_range: limits of the axes.
-        height: height of the plot, px.
 
     Returns:
         (label, dx, dy) of each label with text.
@@ -41,7 +39,6 @@ def place_labels(
     def pixel(label: TextLabel) -> tuple[float, float]:
         width = x_range[1] - x_range[0]
         x = (label.x - x_range[0]) / width * NARROW
-        # Pixels count downwards, data upwards.
         y = (y_range[1] - label.y) / (y_range[1] - y_range[0]) * height
         return x, y
 
@@ -56,19 +53,15 @@ def place_labels(
             continue
         x, y = pixel(label)
         width = LETTER * len(label.text)
-        best: tuple[int, int, int] | None = None
-        best_box: Box = (0, 0, 0, 0)
-        # Try the eight positions in order of preference, and take the first with the fewest overlaps.
+        boxes: dict[tuple[int, int], Box] = {}
         for dy in (-11, 12, -25, 26):
             for dx in (8, -8):
                 left = x + dx if dx > 0 else x + dx - width
-                box = (left, y + dy - 7, left + width, y + dy + 7)
-                covered = _covered(box, taken, height)
-                if best is None or covered < best[0]:
-                    best, best_box = (covered, dx, dy), box
-        assert best is not None
-        taken.append(best_box)
-        placed.append((label, best[1], best[2]))
+                boxes[dx, dy] = (left, y + dy - 7, left + width, y + dy + 7)
+        # The eight positions are in order of preference: take the first one with the fewest overlaps.
+        best = min(boxes, key=lambda offset: _covered(boxes[offset], taken, height))
+        taken.append(boxes[best])
+        placed.append((label, *best))
     return placed
 
 
@@ -76,9 +69,7 @@ def _covered(box: Box, taken: Sequence[Box], height: float) -> int:
     """Return how many boxes a box overlaps; leaving the plot counts as four overlaps."""
     outside_x = box[0] < 0 or box[2] > NARROW
     outside_y = box[1] < 0 or box[3] > height
-    overlaps = 0
-    for other in taken:
-        overlaps_x = box[0] < other[2] and other[0] < box[2]
-        overlaps_y = box[1] < other[3] and other[1] < box[3]
-        overlaps += overlaps_x and overlaps_y
+    overlaps = sum(
+        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
+    )
     return 4 * (outside_x or outside_y) + overlaps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, Literal
@@ -11,8 +11,7 @@ from typing import Any, Literal
 from rlhf_lab.figures import palette
 from rlhf_lab.figures.labels import TextLabel, place_labels
 from rlhf_lab.figures.palette import INK, PAPER, SOFT, light_colour
-from rlhf_lab.figures.tables import Tables
-from rlhf_lab.figures.vegalite import Json, MarkLayer, channel, conditional, constant, expression, layered
+from rlhf_lab.figures.vegalite import Json, MarkLayer, Tables, channel, layered
 
 FAINT = 0.06
 """Opacity of series that the reader has deselected in the legend."""
@@ -22,6 +21,14 @@ NAME_PIXELS = 170
 """Maximum width of a name, px; longer names are cut with an ellipsis."""
 LETTER = 6.2
 """Approximate width of a letter in figures, px."""
+OFFSET: dict[str, Any] = {
+    "dx": {"expr": "datum.dx"},
+    "dy": {"expr": "datum.dy"},
+    "align": {"expr": "datum.dx < 0 ? 'right' : 'left'"},
+}
+"""Style of a text at the offset of its row from the point, px; a negative dx puts it on the left."""
+TOP: Json = {"value": 0}
+"""Channel of marks at the top of the plot."""
 TITLE_LETTERS = {"x": 50, "y": 36}
 """Maximum number of letters in a line of an axis title, by axis: more would not fit a telephone."""
 CONFIG: dict[str, Any] = {
@@ -43,13 +50,7 @@ CONFIG: dict[str, Any] = {
         "titlePadding": 6,
     },
     # Titles are aligned with the end of the axis: a long centred title would extend beyond a narrow figure.
-    "axisX": {
-        "grid": False,
-        "tickSize": 4,
-        "titleAnchor": "end",
-        "labelOverlap": "parity",
-        "labelSeparation": 6,
-    },
+    "axisX": {"grid": False, "tickSize": 4, "titleAnchor": "end", "labelOverlap": "parity", "labelSeparation": 6},
     "axisY": {"domain": False, "ticks": False},
     "legend": {
         "orient": "top",
@@ -73,8 +74,6 @@ class Chart:
     """Figure with its text.
 
     Attributes:
-        title: title of the figure.
-        description: content of the figure in words.
         specification: Vega-Lite specification, as JSON values.
     """
 
@@ -104,27 +103,19 @@ def finish(
 ) -> Chart:
     """Combine layers into a chart with interaction: pan and zoom, and a legend that selects series."""
     # Zooming needs Ctrl, because the mouse wheel alone scrolls the page.
-    zooming = {
-        "type": "interval",
-        "encodings": list(zoom),
-        "zoom": "wheel![event.ctrlKey]",
-    }
+    zooming = {"type": "interval", "encodings": list(zoom), "zoom": "wheel![event.ctrlKey]"}
     params: list[Json] = [{"name": "zoom", "select": zooming, "bind": "scales"}]
     if legend:
         # If no series is selected, all are shown. Each click adds or removes one.
         picking = {"type": "point", "fields": ["series"], "toggle": "true"}
         params.append({"name": PICK, "select": picking, "bind": "legend"})
-    specification = {
-        "config": CONFIG,
-        **layered(layers, params, width, height),
-        "datasets": tables.rows,
-    }
+    specification = {"config": CONFIG, **layered(layers, params, width, height), "datasets": tables.rows}
     return Chart(title, description, specification)
 
 
 def picked() -> Json:
     """Return the opacity of series that are selected in the legend, and of those that are not."""
-    return conditional({"param": PICK}, 1, FAINT)
+    return {"condition": {"param": PICK, "value": 1}, "value": FAINT}
 
 
 def span(values: Iterable[float | None], pad: float = 0.06, include: Sequence[float] = ()) -> tuple[float, float]:
@@ -165,20 +156,14 @@ def title_lines(label: str, axis: str) -> list[str] | None:
 
 
 def name_axis(*, grid: bool = True) -> Json:
-    """Return the settings of an axis with names."""
-    return {
-        "labelLimit": NAME_PIXELS,
-        "labelColor": INK,
-        "labelPadding": 8,
-        "grid": grid,
-    }
+    return {"labelLimit": NAME_PIXELS, "labelColor": INK, "labelPadding": 8, "grid": grid}
 
 
 def legend_columns(max_length: int) -> Any:
     """Return the number of legend columns that fit its width, if `max_length` is the length of its longest name."""
     # 34 px are for the symbol and the padding of a column.
     column_width = 34 + LETTER * min(max_length, NAME_PIXELS / LETTER)
-    return expression(f"max(1, floor(width / {column_width:.0f}))")
+    return {"expr": f"max(1, floor(width / {column_width:.0f}))"}
 
 
 def colour_of(entries: Sequence[tuple[str, int]], *, legend: bool, symbol: str | None) -> Json:
@@ -186,30 +171,17 @@ def colour_of(entries: Sequence[tuple[str, int]], *, legend: bool, symbol: str |
 
     Args:
         entries: (name, colour) of each series.
-        legend: True shows a legend.
         symbol: Vega's symbol type in the legend; None shows the marker of each series.
     """
     names = [name for name, _ in entries]
     scale = {"domain": names, "range": [light_colour(number) for _, number in entries]}
     if not legend:
         return channel("series:N", scale=scale, legend=None)
-    style: dict[str, Any] = {
-        "symbolDash": [],
-        "symbolStrokeWidth": 0,
-        "symbolSize": 60,
-    }
+    style: dict[str, Any] = {"symbolDash": [], "symbolStrokeWidth": 0, "symbolSize": 60}
     if symbol:
         style = {"symbolType": symbol}
     max_length = max(map(len, names), default=1)
-    return channel(
-        "series:N",
-        scale=scale,
-        legend=dict(
-            title=None,
-            columns=legend_columns(max_length),
-            **style,
-        ),
-    )
+    return channel("series:N", scale=scale, legend=dict(title=None, columns=legend_columns(max_length), **style))
 
 
 def dash_of(entries: Sequence[tuple[str, int]]) -> Json:
@@ -233,28 +205,20 @@ def event_layers(
     if not events:
         return []
     middle = sum(x_range) / 2
-    rows = []
-    for index, event in enumerate(events):
-        left = event.x > middle  # put the word on the inner side, so that it stays inside the plot
-        rows.append(
-            {
-                "x": event.x,
-                "word": event.word,
-                "dx": -4 if left else 4,
-                "dy": 8 + 12 * index,
-            }
-        )
+    # The word is on the inner side, so that it stays inside the plot.
+    rows = [
+        {"x": event.x, "word": event.word, "dx": -4 if event.x > middle else 4, "dy": 8 + 12 * index}
+        for index, event in enumerate(events)
+    ]
     base = tables.chart(rows).encode(x=channel("x:Q", title=title_lines(x_label, "x")))
-    words: dict[str, Any] = {
-        "dx": expression("datum.dx"),
-        "dy": expression("datum.dy"),
-        "align": expression("datum.dx < 0 ? 'right' : 'left'"),
-    }
     lines = base.mark("rule", color=SOFT, strokeDash=[4, 3], clip=True)
-    # The halo in the colour of the paper keeps the word readable on top of lines.
-    halo = base.mark("text", **words, stroke=PAPER, strokeWidth=3, color=PAPER).encode(y=constant(0), text="word:N")
-    text = base.mark("text", **words, color=INK).encode(y=constant(0), text="word:N")
-    return [lines, halo, text]
+    return [lines, *_readable(base.encode(y=TOP, text="word:N"), OFFSET)]
+
+
+def _readable(layer: MarkLayer, style: Mapping[str, Any]) -> list[MarkLayer]:
+    """Return the text of a layer with a halo in the colour of the paper, readable on top of lines."""
+    halo = layer.mark("text", **style, stroke=PAPER, strokeWidth=3, color=PAPER)
+    return [halo, layer.mark("text", **style, color=INK)]
 
 
 def label_layers(
@@ -270,26 +234,10 @@ def label_layers(
     rendered = [label for label in labels if math.isfinite(label.x) and math.isfinite(label.y)]
     if not any(label.text for label in rendered):
         return []
-    rows = []
-    for label, dx, dy in place_labels(rendered, x_range, y_range, height=height):
-        rows.append(
-            {
-                "x": label.x,
-                "y": label.y,
-                "word": label.text,
-                "dx": dx,
-                "dy": dy,
-            }
-        )
-    base = tables.chart(rows).encode(x=x, y=y, text="word:N")
-    words: dict[str, Any] = {
-        "dx": expression("datum.dx"),
-        "dy": expression("datum.dy"),
-        "align": expression("datum.dx < 0 ? 'right' : 'left'"),
-        "baseline": "middle",
-        "limit": NAME_PIXELS,
-    }
-    return [
-        base.mark("text", **words, stroke=PAPER, strokeWidth=3, color=PAPER),
-        base.mark("text", **words, color=INK),
+    rows = [
+        {"x": label.x, "y": label.y, "word": label.text, "dx": dx, "dy": dy}
+        for label, dx, dy in place_labels(rendered, x_range, y_range, height=height)
     ]
+    base = tables.chart(rows).encode(x=x, y=y, text="word:N")
+    words = {**OFFSET, "baseline": "middle", "limit": NAME_PIXELS}
+    return [base.mark("text", **words, stroke=PAPER, strokeWidth=3, color=PAPER), base.mark("text", **words, color=INK)]

@@ -29,17 +29,14 @@ usual DejaVu Sans is 15 % wider than Arial, so that long names at the left edge 
 
 
 def light_colour(number: int) -> str:
-    """Return the light colour of a series."""
     return PALETTE_LIGHT[number % len(PALETTE_LIGHT)]
 
 
 def dash_pattern(number: int) -> list[int]:
-    """Return the dash pattern that belongs to a colour, px."""
     return list(DASHES[number % len(DASHES)])
 
 
 def shape(number: int) -> str:
-    """Return the marker that belongs to a colour, by its name in Vega."""
     return SHAPES[number % len(SHAPES)]
 
 
@@ -55,11 +52,7 @@ DARK = _variables(PALETTE_DARK, _DARK)
 
 
 def dark_rules(scope: str = "") -> str:
-    """Return style rules that replace every light colour of a figure by its dark counterpart.
-
-    Args:
-        scope: selector of the figures, such as ".chart svg".
-    """
+    """Return style rules that replace every light colour of a figure by its dark counterpart."""
     pairs = list(zip(PALETTE_LIGHT, PALETTE_DARK, strict=True))
     pairs += zip(_LIGHT.values(), _DARK.values(), strict=True)
     # Attribute selectors, because the SVG has its colours in `fill` and `stroke`.

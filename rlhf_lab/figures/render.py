@@ -28,7 +28,6 @@ def page_svg(chart: Chart, number: int = 0) -> str:
     """Return an `svg` element for a page, whose style sheet sets the colours of the theme.
 
     Args:
-        chart: the chart.
         number: index of the figure on its page; it makes the ids of its elements unique there.
     """
     # Clip paths are referenced by id, and ids must be unique on a page with several figures.
@@ -67,7 +66,6 @@ def packed_scripts() -> str:
 
 
 def _svg(chart: Chart, background: str | None = None) -> str:
-    """Render a chart as SVG text."""
     specification = chart.specification | ({"background": background} if background else {})
     return vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
 

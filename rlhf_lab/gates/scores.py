@@ -18,7 +18,6 @@ from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import cluster_column, policy_names, scores
 from rlhf_lab.results.rundir import StoredRun, input_directory, read_run
 from rlhf_lab.results.scales import scale_identity
-from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rows import rate_or_mean
 
@@ -256,5 +255,5 @@ def _scores_of_rows(rows: pd.DataFrame, unscored: int, run: StoredRun) -> Scores
         replace(rate_or_mean(values, units), unscored=unscored),
         outcomes,
         clusters={} if is_by_prompt else dict(zip(keys, units, strict=True)),
-        unit="prompt" if is_by_prompt else stage_settings(run).evidence.clusters.noun,
+        unit="prompt" if is_by_prompt else run.stage.evidence.clusters.noun,
     )

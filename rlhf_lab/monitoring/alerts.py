@@ -1,4 +1,4 @@
-"""Delivery of alarms: a command or a webhook, each with a time limit. A failure never ends a run.
+"""Delivery of alarms: a command or a webhook, each with a time limit. A failure never ends a run. Imports no torch.
 
 The address of a webhook is a secret. The config contains only the name of the environment variable that holds it, and
 neither notes nor messages repeat it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -23,10 +24,11 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.files import read_object
 from rlhf_lab.core.http_client import ExchangeLimits, build_opener
-from rlhf_lab.monitoring.settings import Alerts
+from rlhf_lab.monitoring.settings import Alerts, samples_are_watched
 
-if TYPE_CHECKING:  # this module imports torch
-    from rlhf_lab.training.run import Run
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.training.run import Run  # imports torch
 
 LONGEST_REASON = 200
 """Maximum number of characters of a failed command's standard error in the note."""
@@ -37,13 +39,10 @@ class Alarm:
     """Alarm of the monitor or of the audit.
 
     Attributes:
-        level: level of the alarm, such as "hard_stop".
-        signals: rules in alarm.
         iteration: iteration, counted from 0; messages count from 1, as reports do.
         iterations: planned number of iterations of the entire run.
         statistics: numbers that describe the alarm.
         action: configured reaction of the monitor or of the audit.
-        paused: True if the alarm pauses the stage.
     """
 
     level: str
@@ -53,6 +52,25 @@ class Alarm:
     statistics: Mapping[str, float]
     action: str
     paused: bool
+
+
+def problems(config: Config) -> list[str]:
+    """Return the reasons why an alert could not be delivered; empty for a stage whose samples are not monitored.
+
+    They are found before training, because an alarm may come only after hours.
+    """
+    if not samples_are_watched(config):
+        return []
+    alerts = config.alerts
+    lines = []
+    if alerts.command and shutil.which(alerts.command[0]) is None:
+        lines.append(f"alerts.command: there is no program {alerts.command[0]}; set its path, or alerts.command=[]")
+    if alerts.webhook_env and not os.environ.get(alerts.webhook_env):
+        lines.append(
+            f"alerts.webhook_env={alerts.webhook_env}: the variable {alerts.webhook_env} is not set; export the "
+            f"address of the webhook first (export {alerts.webhook_env}=https://…), or remove alerts.webhook_env"
+        )
+    return lines
 
 
 def announce(run: Run, alarm: Alarm) -> None:
@@ -71,13 +89,9 @@ def announce(run: Run, alarm: Alarm) -> None:
 
 def send(settings: Alerts, payload: Mapping[str, Any]) -> list[str]:
     """Send an alarm to the command and to the webhook of the settings.
-
-    Args:
-        payload: description of the alarm, with values that JSON supports.
     Returns:
         One sentence per failure; empty if all deliveries succeeded.
     """
-    # both recipients get the same text
     text = json.dumps(payload).encode()
     failures = []
     if settings.command and (reason := _run_command(settings.command, text, settings.timeout_s)):
@@ -137,13 +151,7 @@ def _post(variable: str, text: bytes, timeout_s: float) -> str:
 
 
 def payload(directory: Path, manifest: Mapping[str, Any], alarm: Alarm) -> dict[str, Any]:
-    """Return the description of an alarm for a command or a webhook. NaN becomes null.
-
-    Args:
-        directory: run directory.
-        manifest: manifest of the run.
-        alarm: the alarm.
-    """
+    """Return the description of an alarm of a run directory for a command or a webhook. NaN becomes null."""
     return {
         "event": alarm.level,
         "run": directory.name,

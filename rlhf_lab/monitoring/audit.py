@@ -25,10 +25,10 @@ from rlhf_lab.core.files import append_jsonl, truncate
 from rlhf_lab.core.packs import load, named
 from rlhf_lab.core.types import Comparer, FloatArray
 from rlhf_lab.monitoring import alerts
-from rlhf_lab.monitoring.trace import AUDIT_TRACE
+from rlhf_lab.monitoring.settings import AUDIT_TRACE
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.statistics.eprocess import EProcess, lower_bound
-from rlhf_lab.statistics.estimates import win_or_tie
+from rlhf_lab.statistics.estimates import finite_or_none, win_or_tie
 from rlhf_lab.training.checkpoint import trained_state
 from rlhf_lab.training.run import Run
 
@@ -56,9 +56,7 @@ class Auditor:
     """The audit of one run.
 
     Args:
-        run: the run.
         model: trained policy, still with the weights of the start policy.
-        start: frozen start policy.
         collector: sampler of both.
         iterations: planned number of iterations of the entire run, and thus of calls of `check`.
 
@@ -74,14 +72,7 @@ class Auditor:
             continues.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        model: nn.Module,
-        start: nn.Module,
-        collector: EpisodeCollector,
-        iterations: int,
-    ):
+    def __init__(self, run: Run, model: nn.Module, start: nn.Module, collector: EpisodeCollector, iterations: int):
         self.run = run
         self.settings = run.config.reward.audit
         self.on = self.settings.on
@@ -148,21 +139,18 @@ class Auditor:
         policy = self._sample(self.model, tasks, seed("audit/policy", iteration))
         start = self._sample(self.start, tasks, seed("audit/start", iteration))
         scores_N = self.compare(policy, start)
-        comparisons = []
-        for ours, theirs, score in zip(policy, start, scores_N.tolist(), strict=True):
-            comparison = {
+        return [
+            {
                 "prompt": ours.task.prompt,
                 "response": ours.response,
                 "start": theirs.response,
-                "score": None if math.isnan(score) else score,
+                "score": finite_or_none(score),
             }
-            comparisons.append(comparison)
-        return comparisons
+            for ours, theirs, score in zip(policy, start, scores_N.tolist(), strict=True)
+        ]
 
     def _sample(self, model: nn.Module, tasks: Sequence[Any], seed: int) -> list[Episode]:
-        """Return one episode per task."""
-        groups = self.collector.collect(model, tasks, 1, seed)
-        return [episode for (episode,) in groups]
+        return [episode for (episode,) in self.collector.collect(model, tasks, 1, seed)]
 
     def _add(self, answers: Sequence[float | None]) -> None:
         """Add the scores of an iteration to the e-process and to the window of the lower bound."""
@@ -207,7 +195,6 @@ class Auditor:
         }
 
     def _act(self, iteration: int, numbers: dict[str, float], final: bool) -> None:
-        """Report the alarm, and pause or stop training."""
         alarm = self._describe_alarm(iteration, numbers)
         action = self.settings.action
         if action == "stop":
@@ -315,5 +302,4 @@ class Auditor:
 
 
 def _without_nan(numbers: dict[str, float]) -> dict[str, float | None]:
-    """Return the numbers with None instead of NaN, which JSON does not have."""
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return {name: finite_or_none(value) for name, value in numbers.items()}

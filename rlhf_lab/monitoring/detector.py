@@ -43,6 +43,7 @@ from rlhf_lab.monitoring.hacking import (
     fit_baseline,
     shift_kl,
 )
+from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.monitoring.truth import GoldTruth, truth_of_samples
 from rlhf_lab.statistics.estimates import floats
 
@@ -86,6 +87,13 @@ class DetectorSettings:
     signals: tuple[str, ...]
     needed: int
     seed: int = 0
+
+    @classmethod
+    def of(cls, settings: Monitor, iterations: int, *, every: int, warmup: int, seed: int = 0) -> DetectorSettings:
+        """Return the settings of a run of `iterations`; `every` and `warmup` replace those of the monitor."""
+        names = [name for name in Monitor.__dataclass_fields__ if name in cls.__dataclass_fields__]
+        values = {name: getattr(settings, name) for name in names}
+        return cls(**{**values, "every": every, "warmup": warmup, "planned": iterations // every, "seed": seed})
 
 
 @dataclass(frozen=True)
@@ -134,24 +142,12 @@ class IterationBatch:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> IterationBatch:
         """Return the batch of a row of `to_row`. Missing columns are NaN; without `prompt`, all prompts differ."""
-        tokens_N = _floats(row.get("tokens"))
-        prompt_N = _floats(row.get("prompt"))
-        if not len(prompt_N):
-            prompt_N = np.arange(len(tokens_N), dtype=float)
-
-        def column(key: str) -> FloatArray:
-            values_N = _floats(row.get(key))
-            return values_N if len(values_N) else np.full(len(tokens_N), np.nan)
-
-        return cls(
-            prompt_N=prompt_N,
-            tokens_N=tokens_N,
-            reward_N=column("reward"),
-            disagreement_N=column("disagreement"),
-            gold_N=column("gold"),
-            turns_N=column("turns"),
-            unverified_N=column("unverified"),
-        )
+        columns = {name: _floats(row.get(name.removesuffix("_N"))) for name in cls.__dataclass_fields__}
+        responses = len(columns["tokens_N"])
+        for name, values_N in columns.items():
+            if not len(values_N):
+                columns[name] = np.arange(responses, dtype=float) if name == "prompt_N" else np.full(responses, np.nan)
+        return cls(**columns)
 
     def to_row(self) -> dict[str, list[float | None]]:
         """Return the columns as lists, without unknown columns; an unscored response has null."""
@@ -192,7 +188,6 @@ class Detector:
         warm: checkpoints of the warm-up; empty once the baseline is fitted.
         length, spread, parting: CUSUM of the mean length, of the ensemble's disagreement, and of the divergence between
             reward and outcome. None until the baseline is fitted; the last two also if the run has no such quantity.
-        by_turn: True if the length is that of a turn.
         edges, initial_K: bins of the reward distribution and their counts in the warm-up; empty without rewards.
         kls: last values of `reward_kl`.
         level: level of the last checkpoint, an index into LEVELS.
@@ -239,14 +234,9 @@ class Detector:
     def _fit_baseline(self) -> None:
         """Fit the baseline to the checkpoints of the warm-up, and set the thresholds."""
         self.by_turn = any(batch.by_turn for batch in self.warm)
-        lengths = [by_prompt(batch.length_N, batch.prompt_N) for batch in self.warm]
-        self.length = self._start_cusum(lengths, two_sided=True)
-        spreads = [by_prompt(batch.disagreement_N, batch.prompt_N) for batch in self.warm]
-        if all(map(len, spreads)):  # not without an ensemble, or if a checkpoint has no scored response
-            self.spread = self._start_cusum(spreads, two_sided=False)
-        partings = [by_prompt(batch.parting_N, batch.prompt_N) for batch in self.warm]
-        if all(map(len, partings)):
-            self.parting = self._start_cusum(partings, two_sided=False)
+        self.length = self._start_cusum("length_N", two_sided=True)
+        self.spread = self._start_cusum("disagreement_N")
+        self.parting = self._start_cusum("parting_N")
         reward_N = _join_batches(self.warm).reward_N
         # with few rewards the bins would be too noisy to compare
         if np.isfinite(reward_N).sum() >= LEAST_REWARDS:
@@ -254,9 +244,12 @@ class Detector:
             self.initial_K = bin_counts(reward_N, self.edges)
         self.warm = []
 
-    def _start_cusum(self, checkpoints: list[FloatArray], *, two_sided: bool) -> Cusum:
-        """Return a CUSUM whose baseline is fitted to the prompt means (B,) of these checkpoints."""
+    def _start_cusum(self, column: str, *, two_sided: bool = False) -> Cusum | None:
+        """Return a CUSUM whose baseline is fitted to the warm-up; None if a checkpoint has no value of the column."""
         limits = self.limits
+        checkpoints = [by_prompt(getattr(batch, column), batch.prompt_N) for batch in self.warm]
+        if not all(map(len, checkpoints)):
+            return None
         baseline = fit_baseline(checkpoints)
         threshold = cusum_threshold(
             baseline,
@@ -279,15 +272,14 @@ class Detector:
         prompts = len(length_B)
         statistics["length_z"] = self.length.baseline.z(length, prompts, tolerance=self._length_tolerance())
         statistics["length_cusum"] = self.length.step(length, prompts)
-        spread_B = by_prompt(batch.disagreement_N, batch.prompt_N)
-        if self.spread is not None and len(spread_B):
-            spread = float(spread_B.mean())
-            statistics["disagreement"] = self.spread.step(spread, len(spread_B))
-        # an ensemble or an outcome may be missing in a single checkpoint; its CUSUM then keeps its sum
-        parting_B = by_prompt(batch.parting_N, batch.prompt_N)
-        if self.parting is not None and len(parting_B):
-            parting = float(parting_B.mean())
-            statistics["parting"] = self.parting.step(parting, len(parting_B))
+        for rule, cusum, values_N in (
+            ("disagreement", self.spread, batch.disagreement_N),
+            ("parting", self.parting, batch.parting_N),
+        ):
+            value_B = by_prompt(values_N, batch.prompt_N)
+            # an ensemble or an outcome may be missing in a single checkpoint; its CUSUM then keeps its sum
+            if cusum is not None and len(value_B):
+                statistics[rule] = cusum.step(float(value_B.mean()), len(value_B))
         scored = int(np.isfinite(batch.reward_N).sum())
         # with an outcome in the reward, `parting` replaces this rule
         if self.parting is None and len(self.initial_K) and scored >= LEAST_REWARDS:
@@ -310,13 +302,7 @@ class Detector:
             self.level = 1 if evidence else 0
         self._count_alarms(statistics, alarms)
         unscored = len(batch.reward_N) - scored
-        return DetectorVerdict(
-            statistics,
-            tuple(alarms),
-            self.level,
-            scored,
-            unscored,
-        )
+        return DetectorVerdict(statistics, tuple(alarms), self.level, scored, unscored)
 
     @property
     def parting_suffices(self) -> bool:
@@ -341,7 +327,6 @@ class Detector:
         for name in (*statistics, *LEVELS[1:]):
             self.counts[name] = self.counts.get(name, 0) + (name in raised)
         for name in raised:
-            # recorded iterations count from 0
             self.first.setdefault(name, self.iteration - 1)
 
     def band(self) -> tuple[float, float] | None:
@@ -390,7 +375,6 @@ class Detector:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as values that JSON supports."""
         return {
             "iteration": self.iteration,
             "checkpoints": self.checkpoints,
@@ -408,7 +392,6 @@ class Detector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict`."""
         self.iteration = state["iteration"]
         self.checkpoints = state["checkpoints"]
         self.level = state["level"]

@@ -42,7 +42,6 @@ class Baseline:
         mean: mean over all prompts of all checkpoints.
         sd: sd of prompt means within a checkpoint.
         drift: sd of the checkpoints' true means.
-        checkpoints: number of checkpoints.
         prompts: mean number of prompts per checkpoint.
     """
 
@@ -127,7 +126,6 @@ class Cusum:
 
     def step(self, mean: float, prompts: float) -> float:
         """Add a checkpoint. Returns the larger sum in units of the threshold: above 1 is an alarm."""
-        # two one-sided CUSUMs (Page 1954): each adds deviations in its direction, and starts again at 0
         noise = self.baseline.noise(prompts)
         excess = (mean - self.baseline.mean) / noise
         tolerated = self.tolerance * abs(self.baseline.mean) / noise
@@ -137,13 +135,7 @@ class Cusum:
 
 
 def cusum_threshold(
-    baseline: Baseline,
-    *,
-    planned: int,
-    budget: float,
-    tolerance: float,
-    two_sided: bool,
-    seed: int,
+    baseline: Baseline, *, planned: int, budget: float, tolerance: float, two_sided: bool, seed: int
 ) -> float:
     """Return the threshold that a run without change beyond `tolerance` ever crosses with probability `budget`.
 
@@ -152,9 +144,6 @@ def cusum_threshold(
     computed over `planned` further checkpoints whose mean is at the edge of the tolerance. The threshold is the
     quantile of the runs' largest sums. It therefore includes the error of the estimated baseline, which dominates with
     a short warm-up.
-
-    Args:
-        planned: number of checkpoints after warm-up.
     """
     # without later checkpoints or without noise there is nothing to simulate
     if planned < 1 or not baseline.sd:
@@ -202,7 +191,6 @@ def shift_kl(initial_K: FloatArray, current_K: FloatArray) -> float:
     estimate has mean (bins − 1)/2 · (1/n + 1/m). It is subtracted, so the result can be negative.
     """
     used = (initial_K + current_K) > 0
-    # ½ per count, so that an empty bin does not make the KL infinite
     p_K = initial_K[used] + 0.5
     q_K = current_K[used] + 0.5
     n, m = initial_K.sum(), current_K.sum()

@@ -41,6 +41,14 @@ DETECTOR = (
 )
 """Metrics of detector.py."""
 
+LEVELS = {"hard_stop": "strong warning", "warning": "warning"}
+TITLES = {
+    "length_z": "length z",
+    "reward_kl": "reward KL",
+    "length_cusum": "CUSUM",
+    "disagreement": "disagreement",
+    "parting": "parting",
+}
 RULES = (
     Metric(
         "alarm_share/hard_stop",
@@ -54,83 +62,43 @@ RULES = (
         title="checkpoints in alarm",
         phrase="fraction of checkpoints in alarm",
     ),
-    Metric(
-        "in_time/hard_stop",
-        "fraction of runs whose gold fell with a strong warning before gold fell",
-        title="strong warning in time",
-        better="higher",
+    *(
+        Metric(
+            f"in_time/{level}",
+            f"fraction of runs whose gold fell with a {name} before gold fell",
+            title=f"{name} in time",
+            better="higher",
+        )
+        for level, name in LEVELS.items()
     ),
-    Metric(
-        "in_time/warning",
-        "fraction of runs whose gold fell with a warning before gold fell",
-        title="warning in time",
-        better="higher",
+    *(
+        Metric(
+            f"false/{level}",
+            f"fraction of runs whose gold did not fall that had a {name}",
+            title=f"false {name}s",
+            better="lower",
+        )
+        for level, name in LEVELS.items()
     ),
-    Metric(
-        "false/hard_stop",
-        "fraction of runs whose gold did not fall that had a strong warning",
-        title="false strong warnings",
-        better="lower",
+    *(
+        Metric(
+            f"false/{rule}",
+            "fraction of runs whose gold did not fall in which the rule was in alarm",
+            title=f"false alarms, {title}",
+            better="lower",
+        )
+        for rule, title in TITLES.items()
     ),
-    Metric(
-        "false/warning",
-        "fraction of runs whose gold did not fall that had a warning",
-        title="false warnings",
-        better="lower",
+    *(
+        Metric(f"lead/{level}", f"iterations from the first {name} to the fall of gold", title=f"lead of {name}")
+        for level, name in LEVELS.items()
     ),
-    Metric(
-        "false/length_z",
-        "fraction of runs whose gold did not fall in which the rule was in alarm",
-        title="false alarms, length z",
-        better="lower",
-    ),
-    Metric(
-        "false/reward_kl",
-        "fraction of runs whose gold did not fall in which the rule was in alarm",
-        title="false alarms, reward KL",
-        better="lower",
-    ),
-    Metric(
-        "false/length_cusum",
-        "fraction of runs whose gold did not fall in which the rule was in alarm",
-        title="false alarms, CUSUM",
-        better="lower",
-    ),
-    Metric(
-        "false/disagreement",
-        "the same for the CUSUM of the ensemble's disagreement",
-        title="false alarms, disagreement",
-        better="lower",
-    ),
-    Metric(
-        "lead/hard_stop",
-        "iterations from the first strong warning to the fall of gold",
-        title="lead of strong warning",
-    ),
-    Metric("lead/warning", "iterations from the first warning to the fall of gold", title="lead of warning"),
-    Metric("lead/length_z", "iterations from the rule's first alarm to the fall of gold", title="lead, length z"),
-    Metric(
-        "lead/reward_kl",
-        "iterations from the rule's first alarm to the fall of gold",
-        title="lead, reward KL",
-    ),
-    Metric(
-        "lead/length_cusum",
-        "iterations from the rule's first alarm to the fall of gold",
-        title="lead, CUSUM",
-    ),
-    Metric("lead/disagreement", "the same for the CUSUM of the ensemble's disagreement", title="lead, disagreement"),
-    Metric(
-        "false/parting",
-        "the same for the CUSUM of the divergence between reward and outcome",
-        title="false alarms, parting",
-        better="lower",
-    ),
-    Metric(
-        "lead/parting", "the same for the CUSUM of the divergence between reward and outcome", title="lead, parting"
+    *(
+        Metric(f"lead/{rule}", "iterations from the rule's first alarm to the fall of gold", title=f"lead, {title}")
+        for rule, title in TITLES.items()
     ),
 )
-"""Metrics of detector.py, one for each of its rules."""
+"""Metrics of detector.py, one for each of its levels and rules."""
 
 MONITOR = (
     Metric(

@@ -18,10 +18,18 @@ from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate, write_json
 from rlhf_lab.core.types import FloatArray, RewardBatch, TrainingReward
 from rlhf_lab.monitoring import alerts
-from rlhf_lab.monitoring.detector import LEVELS, Detector, DetectorVerdict, IterationBatch, level_name
-from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
+from rlhf_lab.monitoring.detector import (
+    LEVELS,
+    Detector,
+    DetectorSettings,
+    DetectorVerdict,
+    IterationBatch,
+    level_name,
+)
+from rlhf_lab.monitoring.settings import LIMITS_FILE, TRACE
 from rlhf_lab.monitoring.truth import GoldTruth
 from rlhf_lab.sampling.experience import EpisodeGroup, episodes_of
+from rlhf_lab.statistics.estimates import finite_or_none
 from rlhf_lab.training.run import Run
 
 DISAGREEMENT = "disagreement"
@@ -66,17 +74,12 @@ class Listener:
 
 def unverified(batch: RewardBatch) -> FloatArray:
     """Return the part of the rewards that is not the outcome of the task, (N,); NaN if no part is the outcome."""
-    if batch.unverified_N is not None:
-        return batch.unverified_N
-    return np.full(len(batch.total_N), np.nan)
+    return np.full(len(batch.total_N), np.nan) if batch.unverified_N is None else batch.unverified_N
 
 
 def disagreement(batch: RewardBatch) -> FloatArray:
     """Return the mean disagreement of all ensembles among the terms, (N,); NaN without an ensemble."""
-    ensembles = []
-    for name, values_N in batch.parts.items():
-        if name.rpartition("/")[2] == DISAGREEMENT:
-            ensembles.append(values_N)
+    ensembles = [values_N for name, values_N in batch.parts.items() if name.rpartition("/")[2] == DISAGREEMENT]
     return np.mean(ensembles, axis=0) if ensembles else np.full(len(batch.total_N), np.nan)
 
 
@@ -97,21 +100,18 @@ class Watch:
         listener: reward that is used for training, if it is monitored.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        iterations: int,
-        *,
-        every: int | None = None,
-        warmup: int | None = None,
-    ):
+    def __init__(self, run: Run, iterations: int, *, every: int | None = None, warmup: int | None = None):
         self.run = run
         self.settings = run.config.reward.monitor
         self.on = self.settings.action != "off"
-        every = every or self.settings.every
-        warmup = warmup or self.settings.warmup
-        detector_settings = limits(self.settings, iterations, every, warmup, run.seed("monitor"))
-        self.detector = Detector(detector_settings)
+        limits = DetectorSettings.of(
+            self.settings,
+            iterations,
+            every=every or self.settings.every,
+            warmup=warmup or self.settings.warmup,
+            seed=run.seed("monitor"),
+        )
+        self.detector = Detector(limits)
         if self.on:
             write_json(run.directory / LIMITS_FILE, asdict(self.detector.limits))
         self.factor = 1.0
@@ -144,11 +144,7 @@ class Watch:
         return self.see(self.row(episodes, reward_N, disagreement_N, unverified_N))
 
     def row(
-        self,
-        episodes: Sequence[Episode],
-        reward_N: FloatArray,
-        disagreement_N: FloatArray,
-        unverified_N: FloatArray,
+        self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray, unverified_N: FloatArray
     ) -> dict[str, Any]:
         """Return a row of monitor.jsonl, including the true reward if it is known."""
         truth = self.run.measure_samples(episodes)
@@ -185,32 +181,29 @@ class Watch:
         # each level is announced only once
         reached = LEVELS[1 : verdict.level + 1]
         new_levels = [level for level in reached if self.detector.first[level] == iteration]
+        rules = ", ".join(verdict.alarms)
         for level in new_levels:
-            rules = ", ".join(verdict.alarms)
             alarm = f"{self._level_name(level)} at iteration {iteration + 1} ({rules})"
             console.inform(f"  monitor: {alarm}{self._consequence(level)}", soft_wrap=True)
         # a strong warning acts at every checkpoint, not only at the first one
         if verdict.level == len(LEVELS) - 1:
-            self._act_on_warning(iteration, verdict)
+            self._act_on_warning(iteration, rules)
         # a pause is always announced, because nobody may be watching the console
         self._alert(LEVELS[-1:] if self.pause else new_levels, iteration, verdict)
         metrics = {f"monitor/{name}": value for name, value in verdict.statistics.items()}
         metrics["monitor/level"] = float(verdict.level)
         metrics["monitor/unscored"] = float(verdict.unscored)
-        low, high = self.detector.band() or (float("nan"), float("nan"))
-        metrics["monitor/tokens_low"] = low
-        metrics["monitor/tokens_high"] = high
+        metrics["monitor/tokens_low"], metrics["monitor/tokens_high"] = self.detector.band() or (math.nan, math.nan)
         return metrics
 
-    def _act_on_warning(self, iteration: int, verdict: DetectorVerdict) -> None:
+    def _act_on_warning(self, iteration: int, rules: str) -> None:
         """Stop, pause, or raise the KL coefficient, unless it was raised within the last `rising` checkpoints."""
         checkpoint = self.detector.checkpoints
         if self.settings.action == "stop":
             self.stopped = iteration
         elif self._pauses:
-            signals = ", ".join(verdict.alarms)
             self.pause = (
-                f"{self._level_name(LEVELS[-1])} at iteration {iteration + 1} ({signals}), before the policy was "
+                f"{self._level_name(LEVELS[-1])} at iteration {iteration + 1} ({rules}), before the policy was "
                 f"trained on its responses; check python -m rlhf_lab report {self.run.directory}, and repeat the "
                 "command with alerts.continue_paused=true to resume from here"
             )
@@ -225,7 +218,6 @@ class Watch:
         return self.settings.action == "pause" and not self.run.config.alerts.continue_paused
 
     def _alert(self, levels: Sequence[str], iteration: int, verdict: DetectorVerdict) -> None:
-        """Report the highest of these levels that is in `alerts.levels`."""
         stated = [level for level in levels if level in self.run.config.alerts.levels]
         if stated:
             alarm = alerts.Alarm(
@@ -265,15 +257,11 @@ class Watch:
         if not self.detector.checkpoints:
             self.run.note("monitor: no checkpoint after warm-up, so nothing was judged (reward.monitor.warmup, .every)")
         if alarms := sorted(self.detector.first.items(), key=lambda item: item[1]):
-            first_alarms = [f"{self._level_name(name)} at iteration {first + 1}" for name, first in alarms]
-            listed = ", ".join(first_alarms)
-            had_strong_warning = LEVELS[-1] in self.detector.first
-            went_on = had_strong_warning and self.settings.action == "log"
+            listed = ", ".join(f"{self._level_name(name)} at iteration {first + 1}" for name, first in alarms)
+            went_on = LEVELS[-1] in self.detector.first and self.settings.action == "log"
             ending = "; training continued, because reward.monitor.action=log only reports" if went_on else ""
             self.run.note(f"monitor: first alarms {listed}{ending}")
-        totals = self.detector.totals(truth)
-        # JSON has no NaN
-        metrics = {name: value if math.isfinite(value) else None for name, value in totals.items()}
+        metrics = {name: finite_or_none(value) for name, value in self.detector.totals(truth).items()}
         if self.stopped is not None:
             self.run.note(f"stopped by monitor at iteration {self.stopped + 1}, whose responses were not trained on")
             metrics["stopped_at"] = float(self.stopped)

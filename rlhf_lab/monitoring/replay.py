@@ -33,8 +33,7 @@ from rlhf_lab.monitoring.detector import (
     IterationBatch,
     level_name,
 )
-from rlhf_lab.monitoring.settings import Monitor
-from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
+from rlhf_lab.monitoring.settings import LIMITS_FILE, TRACE, Monitor
 from rlhf_lab.monitoring.truth import GoldTruth
 
 NAMES = {
@@ -55,9 +54,7 @@ class Replay:
     """A judged trace.
 
     Attributes:
-        batches: its batches.
         verdicts: (iteration that completed the checkpoint, verdict) of each checkpoint.
-        detector: the detector after the last batch.
         truth: whether gold fell on held-out prompts; None if the source is not a run that measured it.
     """
 
@@ -86,23 +83,14 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     settings = schema.build(Monitor, {**of_run, **changes}, "monitor", problems)
     if problems:
         raise ConfigError(problems)
-    defaults = limits(
-        settings,
-        len(batches),
-        settings.every,
-        settings.warmup,
-        0,
-    )
+    defaults = DetectorSettings.of(settings, len(batches), every=settings.every, warmup=settings.warmup)
     base = DetectorSettings(**saved) if saved else defaults
     changed = {name: getattr(settings, name) for name in changes}
     if "every" in changed:  # the same iterations form another number of checkpoints
         changed["planned"] = base.planned * base.every // changed["every"]
     detector = Detector(dataclasses.replace(base, **changed))
-    verdicts = []
-    for iteration, batch in enumerate(batches):
-        verdict = detector.see(batch)
-        if verdict is not None:
-            verdicts.append((iteration, verdict))
+    judged = [(iteration, detector.see(batch)) for iteration, batch in enumerate(batches)]
+    verdicts = [(iteration, verdict) for iteration, verdict in judged if verdict is not None]
     result = read_object(source / "result.json") if source.is_dir() else {}
     truth = GoldTruth.from_metrics(result.get("metrics") or {})
     return Replay(batches, verdicts, detector, truth)
@@ -136,10 +124,8 @@ def _first_column(row: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 def _read_csv(source: Path) -> list[dict[str, Any]]:
     with source.open(newline="", encoding="utf-8-sig") as handle:  # spreadsheets write a byte order mark
-        rows = []
-        for row in csv.DictReader(handle):
-            rows.append({key: value or None for key, value in row.items()})  # an empty cell is unscored
-        return rows
+        # an empty cell is unscored
+        return [{key: value or None for key, value in row.items()} for row in csv.DictReader(handle)]
 
 
 def _build_batch(samples: list[dict[str, Any]]) -> IterationBatch:

@@ -14,6 +14,11 @@ from rlhf_lab.core.ranges import CheckedSettings, Distinct, Ge, Gt, Le, Lt, NotE
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
+TRACE = "monitor.jsonl"
+LIMITS_FILE = "monitor.json"
+AUDIT_TRACE = "audit.jsonl"
+"""Files of a run directory that the monitor and the audit write."""
+
 
 @dataclass(frozen=True)
 class Monitor(CheckedSettings):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate, as_estimate
 from rlhf_lab.training.settings import StageSettings
 
 Rows = Sequence[Mapping[str, Any]]
@@ -26,16 +26,11 @@ NO_DISTANCE = 1e-3
 
 
 def remarks(
-    settings: type[StageSettings],
-    rows: Rows,
-    policies: Sequence[Mapping[str, Any]],
-    metrics: Mapping[str, Any],
+    settings: type[StageSettings], rows: Rows, policies: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]
 ) -> list[str]:
     """Return all notes on a completed stage, in the order of cause and effect.
 
     Args:
-        settings: settings class of the algorithm.
-        rows: rows of metrics.jsonl.
         policies: {"name", "metrics"} of each policy, the reference first.
         metrics: metrics of the stage: numbers and Estimates.
     """
@@ -74,7 +69,7 @@ def no_reward(rows: Rows) -> str | None:
 
 def wasted_groups(metrics: Mapping[str, Any]) -> str | None:
     """Return a note if the responses to a prompt have the same score in (nearly) all groups."""
-    fraction = _estimate(metrics.get("wasted_groups"))
+    fraction = _scored(metrics.get("wasted_groups"))
     if fraction is None or fraction.mean < 0.9:
         return None
     groups = "every group" if fraction.mean >= 1 else f"{fraction.mean:.0%} of groups"
@@ -103,11 +98,8 @@ def loss_did_not_fall(rows: Rows) -> str | None:
         return None
     # thirds leave out the middle, where a falling loss is neither high nor low
     third = len(losses) // 3
-    first = losses[:third]
-    last = losses[-third:]
-    errors = []
-    for losses_third in (first, last):
-        errors.append(float(losses_third.std(ddof=1)) / math.sqrt(third))
+    first, last = losses[:third], losses[-third:]
+    errors = [float(losses_third.std(ddof=1)) / math.sqrt(third) for losses_third in (first, last)]
     if first.mean() - last.mean() > math.hypot(*errors):
         return None
     change = f"from {first.mean():.3g} to {last.mean():.3g}"
@@ -120,7 +112,7 @@ def loss_did_not_fall(rows: Rows) -> str | None:
 def no_better_than_chance(settings: type[StageSettings], metrics: Mapping[str, Any]) -> str | None:
     """Return a note if the interval of a held-out accuracy contains ½ or is below it."""
     name = settings.evidence.chance_metric
-    value = _estimate(metrics.get(name))
+    value = _scored(metrics.get(name))
     if value is None or not value.bounded or value.low > 0.5:
         return None
     title = name.partition("/")[0].replace("_", " ")
@@ -137,7 +129,7 @@ def same_as_reference(policies: Sequence[Mapping[str, Any]]) -> str | None:
     """Return a note on policies that did not move away from their reference, which is the first policy."""
     near = {}
     for policy in policies[1:]:
-        kl = _estimate(policy["metrics"].get("kl"))
+        kl = _scored(policy["metrics"].get("kl"))
         if kl is not None and abs(kl.mean) < NO_DISTANCE:
             near[policy["name"]] = kl.mean
     if not near:
@@ -160,36 +152,22 @@ def _penalties(rows: Rows) -> list[str]:
 
 def _penalties_differ(rows: Rows) -> bool:
     """Return True if penalties made scores differ between responses, even if rewards are equal."""
-    spread = _column(rows, "score_sd")
-    has_penalties = bool(_penalties(rows))
-    return has_penalties and bool(len(spread)) and bool(spread.max() > 1e-6)
+    return bool(_penalties(rows)) and bool((_column(rows, "score_sd") > 1e-6).any())
 
 
 def _cut_off(rows: Rows) -> str:
     """Return a further likely cause: all responses were truncated at the token limit; otherwise empty."""
     finished = _column(rows, "ended")
-    if not len(finished) or finished.max() > 0:
-        return ""
-    return "; no response ended within rollout.max_new_tokens"
+    return "; no response ended within rollout.max_new_tokens" if len(finished) and not finished.any() else ""
 
 
 def _column(rows: Rows, name: str) -> np.ndarray:
     """Return the finite values of a logged metric, in order."""
-    values = [row[name] for row in rows if isinstance(row.get(name), int | float)]
-    array = np.array(values, dtype=np.float64)
-    return array[np.isfinite(array)]
+    values = [row[name] for row in rows if isinstance(row.get(name), int | float) and math.isfinite(row[name])]
+    return np.array(values, dtype=np.float64)
 
 
-def _estimate(value: object) -> Estimate | None:
+def _scored(value: object) -> Estimate | None:
     """Return an Estimate from an Estimate, its JSON, or a number (without bounds); None if missing or unscored."""
-    if isinstance(value, Mapping):
-        value = Estimate.from_dict(value) if value.get("mean") is not None else None
-    if isinstance(value, int | float):
-        value = Estimate(
-            float(value),
-            -math.inf,
-            math.inf,
-            0,
-            0,
-        )
-    return value if isinstance(value, Estimate) and not math.isnan(value.mean) else None
+    estimate = as_estimate(value)
+    return None if estimate is None or math.isnan(estimate.mean) else estimate

@@ -20,7 +20,6 @@ from rlhf_lab.core.files import write_bytes, write_text
 from rlhf_lab.figures import render
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import DARK, LIGHT, dark_rules
-from rlhf_lab.reports.drawing import PageFigures
 from rlhf_lab.reports.sections import ReportPage
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.samples import pack
@@ -36,16 +35,7 @@ def write_page(path: Path, page: ReportPage) -> Path:
     for name, section in page.sections.items():
         template = environment.get_template(section.template)
         # The template has escaped its values, so its output is safe markup.
-        bodies.append(
-            Markup(
-                template.render(
-                    page=figures,
-                    id=name,
-                    section=section,
-                    **section.values,
-                )
-            )
-        )
+        bodies.append(Markup(template.render(page=figures, id=name, section=section, **section.values)))
     siblings: dict[str, str | Chart | ReportPage] = {}
     for section in page.sections.values():
         siblings |= section.files
@@ -53,15 +43,7 @@ def write_page(path: Path, page: ReportPage) -> Path:
         _write_next_to(path.parent / name, content)
     # Rendered last, because the footer's script needs to know whether there are figures.
     skeleton = environment.get_template("report.html.j2")
-    write_text(
-        path,
-        skeleton.render(
-            page=figures,
-            title=page.title,
-            footer=page.footer,
-            bodies=bodies,
-        ),
-    )
+    write_text(path, skeleton.render(page=figures, title=page.title, footer=page.footer, bodies=bodies))
     return path
 
 
@@ -87,7 +69,6 @@ class _Templates(Environment):
 
 @cache
 def _template_environment() -> Environment:
-    """Return the Jinja environment of all pages."""
     environment = _Templates(
         loader=FunctionLoader(_template_source),
         autoescape=True,
@@ -99,11 +80,7 @@ def _template_environment() -> Environment:
     environment.filters["code"] = _backticks_as_code
     environment.filters["term"] = term
     # These values are CSS of the package itself, so they must not be escaped.
-    environment.globals.update(
-        light=Markup(LIGHT),
-        dark=Markup(DARK),
-        dark_figures=Markup(dark_rules(".chart svg")),
-    )
+    environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), dark_figures=Markup(dark_rules(".chart svg")))
     return environment
 
 
@@ -122,3 +99,28 @@ def _as_json(value: Any) -> Markup:
 def _backticks_as_code(text: str) -> Markup:
     """Return escaped text with `backticks` as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+class PageFigures:
+    """Renderer of a page's figures for its templates. A page without figures gets no script."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def draw(self, chart: Chart) -> Markup:
+        """Return a figure that is complete without scripts, with the specification that makes it interactive."""
+        self.drawn += 1
+        # The SVG's text was escaped when it was rendered, and `pack` keeps JSON from closing its script element.
+        svg = Markup(render.page_svg(chart, self.drawn))
+        specification = Markup(pack(chart.specification))
+        figure = Markup('<div class="chart" tabindex="0" role="group" aria-label="{}">{}{}</div>')
+        data = Markup('<script type="application/json">{}</script>').format(specification)
+        return figure.format(chart.title, svg, data)
+
+    def script(self) -> Markup:
+        """Return the end of a page: the packed Vega-Lite and the script that uses it; empty without figures."""
+        if not self.drawn:
+            return Markup("")
+        packed = Markup(render.packed_scripts())
+        start = Markup((TEMPLATES / "charts.js").read_text(encoding="utf-8"))
+        return Markup('<script type="text/plain" id="vega">{}</script>\n<script>{}</script>\n').format(packed, start)

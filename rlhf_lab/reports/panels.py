@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rlhf_lab.core.arrays import IntArray
 from rlhf_lab.core.files import read_object
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.charts import Level, Point, Series, curves, dot_chart, frontier
@@ -43,8 +42,6 @@ class PanelRun:
 
     Attributes:
         group: level of a job of a study, else the recipe of the stage.
-        is_level: True if the group is a level.
-        rows: rows of metrics.jsonl.
         final: final metrics, as a tracker gets them.
     """
 
@@ -79,11 +76,7 @@ def write_dashboard(directory: Path) -> Path:
 
 
 def _runs(jobs: Sequence[tuple[str, Path]]) -> Iterator[PanelRun]:
-    """Yield the upstream stages of all jobs, each once, and the jobs' own runs.
-
-    Args:
-        jobs: (level, run directory); the level is empty for a single run.
-    """
+    """Yield the upstream stages of all jobs, each once, and the jobs' own runs."""
     seen: set[Path] = set()
     for level, path in jobs:
         for upstream in _upstream(path, seen):
@@ -109,18 +102,14 @@ def _panel_run(path: Path, level: str) -> PanelRun:
 
 
 def _box(panel: Panel, runs: Sequence[PanelRun]) -> PageSection | None:
-    """Return the box of a panel; None if no run has its metrics."""
     if isinstance(panel, Bars):
         chart = _bars(panel, runs)
-    elif isinstance(panel, Points):
-        chart = _points(panel, runs)
     else:
-        chart = _curves(panel, runs)
+        chart = _points(panel, runs) if isinstance(panel, Points) else _curves(panel, runs)
     return PageSection(figures=[chart], title=panel.title) if chart else None
 
 
 def _groups(runs: Sequence[PanelRun]) -> dict[str, list[PanelRun]]:
-    """Return group → its runs, in order of appearance."""
     groups: dict[str, list[PanelRun]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -130,12 +119,9 @@ def _groups(runs: Sequence[PanelRun]) -> dict[str, list[PanelRun]]:
 def _curves(panel: Curve | Nodes, runs: Sequence[PanelRun]) -> Chart | None:
     """Plot a line per group and metric; None without any."""
     x = panel.x if isinstance(panel, Curve) else "step"
-    chosen = runs
-    if isinstance(panel, Curve) and panel.grouped:
-        chosen = [run for run in runs if run.is_level]
+    grouped = isinstance(panel, Curve) and panel.grouped
     series: list[Series] = []
-    groups = _groups(chosen)
-    for group, members in groups.items():
+    for group, members in _groups([run for run in runs if run.is_level or not grouped]).items():
         metrics = _metrics_of(panel, members)
         for metric in metrics:
             points = _mean_curve([_values(run.rows, x, metric) for run in members], x)
@@ -148,7 +134,6 @@ def _curves(panel: Curve | Nodes, runs: Sequence[PanelRun]) -> Chart | None:
 
 
 def _metrics_of(panel: Curve | Nodes, runs: Sequence[PanelRun]) -> list[str]:
-    """Return the metrics of a panel that some run has logged."""
     logged = list(dict.fromkeys(str(name) for run in runs for name in run.rows.columns))
     if isinstance(panel, Nodes):
         return sorted(name for name in logged if re.search(panel.pattern, name))
@@ -171,34 +156,22 @@ def _mean_curve(logged: Sequence[tuple[FloatArray, FloatArray]], x: str = "step"
     A single run has its own curve and no band.
     """
     logged = [(x_N, y_N) for x_N, y_N in logged if len(x_N)]
-    if not logged:
-        return []
-    if len(logged) == 1:
-        return bin_points(*logged[0], x)
-    all_x = np.concatenate([x_N for x_N, _ in logged])
+    if len(logged) < 2:
+        return bin_points(*logged[0], x) if logged else []
+    rows = pd.concat([pd.DataFrame({"run": run, "x": x_N, "y": y_N}) for run, (x_N, y_N) in enumerate(logged)])
     # All runs share the bins, so that each of them counts once in the mean of a bin.
-    edges = np.linspace(all_x.min(), all_x.max(), min(BINS, len(np.unique(all_x))) + 1)
-    means = np.full((len(logged), len(edges) - 1), math.nan)
-
-    def bins_of(x_N: FloatArray) -> IntArray:
-        return np.clip(np.searchsorted(edges, x_N, side="right") - 1, 0, len(edges) - 2)
-
-    all_bins = bins_of(all_x)
-    for row, (x_N, y_N) in enumerate(logged):
-        bin_N = bins_of(x_N)
-        for index in np.unique(bin_N):
-            means[row, index] = y_N[bin_N == index].mean()
+    edges = np.linspace(rows["x"].min(), rows["x"].max(), min(BINS, rows["x"].nunique()) + 1)
+    rows["bin"] = np.clip(np.searchsorted(edges, rows["x"], side="right") - 1, 0, len(edges) - 2)
     points = []
-    for index, values in enumerate(means.T):
-        present = values[np.isfinite(values)]
-        if not len(present):
-            continue
-        mean = float(present.mean())
-        error = float(present.std(ddof=1) / math.sqrt(len(present))) if len(present) > 1 else math.nan
-        tooltip = {"mean": compact(mean), "standard error": compact(error), "runs": str(len(present))}
+    for _, of_bin in rows.groupby("bin"):
+        by_run = of_bin.groupby("run")["y"].mean()
+        mean, error = (
+            float(by_run.mean()),
+            float(by_run.std()) / math.sqrt(len(by_run)),
+        )  # the error of a single run is NaN
+        tooltip = {"mean": compact(mean), "standard error": compact(error), "runs": str(len(by_run))}
         # The middle of a bin may lie between two steps.
-        position = float(all_x[all_bins == index].mean())
-        points.append(Point(position, mean, mean - error, mean + error, tooltip=tooltip))
+        points.append(Point(float(of_bin["x"].mean()), mean, mean - error, mean + error, tooltip=tooltip))
     return points
 
 
@@ -216,11 +189,8 @@ def _points(panel: Points, runs: Sequence[PanelRun]) -> Chart | None:
     """Plot two final metrics, one point per run; None without a run that has both."""
     series: list[Series] = []
     for group, members in _groups(runs).items():
-        points = []
-        for run in members:
-            if panel.x in run.final and panel.y in run.final:
-                points.append(Point(run.final[panel.x], run.final[panel.y], joined=False))
-        if points:
+        finals = [run.final for run in members if {panel.x, panel.y} <= run.final.keys()]
+        if points := [Point(final[panel.x], final[panel.y], joined=False) for final in finals]:
             series.append(Series(group, points, len(series)))
     if not series:
         return None

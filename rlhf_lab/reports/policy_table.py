@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.core.metrics import catalogue
+from rlhf_lab.data.rows import is_missing
 from rlhf_lab.training.settings import StageSettings
 from rlhf_lab.training.stage_spec import ClusterUnit
 
@@ -45,7 +45,6 @@ class PolicyTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         def fits(table: Table) -> bool:
-            """Return True if the table fits the terminal without wrapping."""
             # On the actual width, Rich would measure a table that is already wrapped.
             wide = options.update_width(UNLIMITED)
             return Measurement.get(console, wide, table).maximum <= options.max_width
@@ -67,28 +66,18 @@ class PolicyTable:
         yield Text(self._caption(), style="dim italic")
 
     def _rows_are_policies(self, metrics: Sequence[str]) -> Table:
-        """Return the table with a row per policy."""
         table = Table()
         longest_name = max(len(policy["name"]) for policy in self.policies)
         table.add_column("policy", style="bold", min_width=longest_name)
         for name in metrics:
-            table.add_column(
-                self.columns[name],
-                justify="right",
-                overflow="fold",
-            )  # wrap if necessary, never cut
+            table.add_column(self.columns[name], justify="right", overflow="fold")  # wrap if necessary, never cut
         for policy in self.policies:
             values = [number(policy["metrics"].get(name)) for name in metrics]
             table.add_row(policy["name"], *values)
         return table
 
     def _columns_are_policies(self) -> Table:
-        """Return the table with a column per policy."""
-        table = Table(
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-        )  # without lines, five policies fit 80 columns
+        table = Table(box=None, pad_edge=False, header_style="bold")  # without lines, five policies fit 80 columns
         table.add_column("", style="bold")
         for policy in self.policies:
             table.add_column(policy["name"], justify="right", overflow="fold")
@@ -136,11 +125,10 @@ def number(value: Any) -> str:
             return "–"
         if value.get("low") is None or value.get("high") is None:
             return f"{value['mean']:.3g}"
-        half = (value["high"] - value["low"]) / 2
-        asymmetry = abs(value["high"] + value["low"] - 2 * value["mean"])
-        if asymmetry > half:
-            return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
-        return f"{value['mean']:.2f} ±{half:.2f}"
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+        mean, low, high = (value[name] for name in ("mean", "low", "high"))
+        half = (high - low) / 2
+        is_asymmetric = abs(high + low - 2 * mean) > half
+        return f"{mean:.2f} [{low:.2f}, {high:.2f}]" if is_asymmetric else f"{mean:.2f} ±{half:.2f}"
+    if is_missing(value):
         return "–"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -58,7 +58,6 @@ def write_study_report(directory: Path | str) -> Path:
     registration = record_look(study.path, study.completed["index"])
     provenance = record_provenance(study)
     results = StudyResults(replace(study, registration=registration, provenance=provenance))
-    # The tables and the page show the same numbers, which are computed once.
     write_tables(results.study, results.comparisons, results.conclusion)
     page = ReportPage(study.question or study.recipe, page_sections("study", results), STUDY_FOOTER)
     return write_page(study.path / "report.html", page)

@@ -18,34 +18,34 @@ from rlhf_lab.figures.layers import Chart
 RUN = (
     "rlhf_lab.reports.run.header:header",
     "rlhf_lab.reports.reward.card:report_card",
-    "rlhf_lab.reports.reward.parts:criteria",
+    "rlhf_lab.reports.reward.card:criteria",
     "rlhf_lab.reports.reward.card:benchmark",
-    "rlhf_lab.reports.reward.probe:probes",
-    "rlhf_lab.reports.reward.attack:attack",
+    "rlhf_lab.reports.reward.card:probes",
+    "rlhf_lab.reports.reward.card:attack",
     "rlhf_lab.reports.run.frontier:frontier",
-    "rlhf_lab.reports.run.corpus:corpus",
-    "rlhf_lab.reports.monitor.lights:lights",
+    "rlhf_lab.reports.run.samples:corpus",
+    "rlhf_lab.reports.monitor.panels:lights",
     "rlhf_lab.reports.monitor.panels:monitor",
-    "rlhf_lab.reports.monitor.audited:audited",
+    "rlhf_lab.reports.monitor.panels:audited",
     "rlhf_lab.reports.run.policies:policies",
     "rlhf_lab.reports.run.policies:gains",
     "rlhf_lab.reports.run.samples:samples",
     "rlhf_lab.reports.run.training:training",
     "rlhf_lab.reports.run.samples:sample_distributions",
-    "rlhf_lab.reports.run.origin:origin",
-    "rlhf_lab.reports.run.origin:settings",
+    "rlhf_lab.reports.run.header:origin",
+    "rlhf_lab.reports.run.header:settings",
 )
 """Default sections of the page of a run, in order."""
 STUDY = (
     "rlhf_lab.reports.study.header:header",
-    "rlhf_lab.reports.study.rates:rates",
-    "rlhf_lab.reports.study.correlations:correlations",
+    "rlhf_lab.reports.study.claims:rates",
+    "rlhf_lab.reports.study.claims:correlations",
     "rlhf_lab.reports.study.metric_tables:primary",
-    "rlhf_lab.reports.study.search:search",
+    "rlhf_lab.reports.study.claims:search",
     "rlhf_lab.reports.study.paths:paths",
     "rlhf_lab.reports.study.metric_tables:exploratory",
     "rlhf_lab.reports.study.policies:policies",
-    "rlhf_lab.reports.study.pareto_fronts:fronts",
+    "rlhf_lab.reports.study.claims:fronts",
     "rlhf_lab.reports.study.curves:curves",
     "rlhf_lab.reports.study.policies:samples",
     "rlhf_lab.reports.study.policies:pairs",
@@ -71,13 +71,11 @@ class PageSection:
     """Section of a page.
 
     Attributes:
-        title: heading of the box.
         note: sentence below the heading; words in `backticks` are shown as code.
         figures, table: content of the box.
         template: "package:file" of a Jinja template that shows more than these, with `values`, `section`, `id` and
             `page` (whose `draw` renders a chart). A name without a package is in reports/templates; `section.html.j2`
             renders the box, and can be extended.
-        values: further values for the template.
         files: name → file written next to the page: text, another page, or a figure as `name`.svg and `name`.png.
     """
 
@@ -118,7 +116,6 @@ def section_givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]
     Raises:
         ConfigError: a reference cannot be loaded, follows an unknown section, or repeats an id.
     """
-    # Packs insert their sections between those of the core.
     lab = {"run": RUN, "study": STUDY}[kind]
     followers: dict[str, list[str]] = {}  # id of a section → references inserted after it
     for text in contributed_sections(kind):
@@ -127,7 +124,6 @@ def section_givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]
         followers.setdefault(anchor or section_id(lab[-1]), []).append(reference)
 
     def with_followers(reference: str) -> Iterator[str]:
-        """Yield a reference and, recursively, those inserted after it."""
         yield reference
         for follower in followers.pop(section_id(reference), []):
             yield from with_followers(follower)
@@ -142,7 +138,6 @@ def section_givers(kind: Kind) -> dict[str, Callable[[Any], PageSection | None]]
             f"{ids}"
         )
     by_id: dict[str, Callable[[Any], PageSection | None]] = {}
-    # Ids must be unique, because links and plug-ins use them.
     for reference in ordered:
         name = section_id(reference)
         if name in by_id:
@@ -158,13 +153,11 @@ def section_id(reference: str) -> str:
 
 def page_sections(kind: Kind, subject: Any) -> dict[str, PageSection]:
     """Return id → section for the page of a run or a study, in page order; sections without content are left out."""
-    # Every giver decides itself whether it has something to show.
     provided = {name: give(subject) for name, give in section_givers(kind).items()}
     return {name: section for name, section in provided.items() if section is not None}
 
 
 def _load(reference: str) -> Callable[[Any], PageSection | None]:
-    """Import a section giver. Raise ConfigError if that fails."""
     try:
         giver: Callable[[Any], PageSection | None] = load(reference)
     except (ImportError, AttributeError, ValueError) as fault:

@@ -6,16 +6,12 @@ the answer quotes the first metrics of the run that have a better direction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rlhf_lab.core.packs import load, named
 from rlhf_lab.results.answer_rewards import primary_numbers
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.results.wording import SMOKE_CAVEAT
-from rlhf_lab.training.settings import StageSettings
 
 OTHER_RUN = {
     "attribute_rm": "rubric_rm",
@@ -39,7 +35,6 @@ class Conclusion:
     """Answer of a run to its question.
 
     Attributes:
-        sentence: the answer.
         caveat: limits of the answer; may be empty.
     """
 
@@ -51,27 +46,24 @@ def answer(run: StoredRun) -> Conclusion:
     """Return the answer of any run. If the run did not complete, or lacks the numbers, the sentence says so."""
     if run.status != "completed":
         return Conclusion(f"No answer yet: this run is {run.status}.")
-    config = run.settings
-    settings = stage_settings(run)
-    reference = named("answers").get(settings.evidence.answer)
+    reference = named("answers").get(run.stage.evidence.answer)
     sentence = load(reference)(run) if reference else None
     # The run may lack the numbers of the answer that its algorithm names.
     sentence = sentence or primary_numbers(run)
     if sentence is None:
         return Conclusion("No answer: this run has no scored number.")
-    return Conclusion(sentence, _write_caveat(run, settings, config))
+    return Conclusion(sentence, _write_caveat(run))
 
 
-def _write_caveat(run: StoredRun, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
+def _write_caveat(run: StoredRun) -> str:
     """Return what the interval does not cover, and where the scores come from."""
-    if config.get("size") == "smoke":
+    if run.settings.get("size") == "smoke":
         return SMOKE_CAVEAT
-    # The limits are joined to one sentence.
     limits = []
-    if settings.outputs.rows:
+    if run.stage.outputs.rows:
         limits.append("this describes the synthetic data, not what a model learns from them")
-    elif not settings.outputs.model:
-        # A stage can start without any model, such as an attack on a function; its manifest then names no input.
+    elif not run.stage.outputs.model:
+        # An attack on a function, for example, starts without any model; its manifest then names no input.
         if run.manifest.get("needs") != {}:
             limits.append("each model comes from one training run, so training noise is not in the intervals")
     else:
@@ -82,7 +74,5 @@ def _write_caveat(run: StoredRun, settings: type[StageSettings], config: Mapping
         limits.append("there is no gold reward here: the scores are those of the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):
         limits.append(f"the question needs a second run: compare this one with that of +recipe={partner}")
-    if not limits:
-        return ""
-    text = "; ".join(limits) + "."
-    return text[0].upper() + text[1:]
+    text = "; ".join(limits)
+    return f"{text[0].upper()}{text[1:]}." if text else ""

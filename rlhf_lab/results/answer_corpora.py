@@ -34,6 +34,12 @@ def pairs_of_steps(run: StoredRun) -> str | None:
     return f"{sentence}."
 
 
+def rejections(run: StoredRun) -> dict[str, float]:
+    """Return reason → number of items rejected for it."""
+    counts = {name: count.mean for name, count in run.results.items() if name.startswith(REJECTED)}
+    return {name.removeprefix(REJECTED): count for name, count in counts.items()}
+
+
 def _yield_clause(run: StoredRun, event: str) -> str | None:
     """Return how many items became rows, and the most frequent reason for rejecting the others; None without counts.
 
@@ -44,11 +50,7 @@ def _yield_clause(run: StoredRun, event: str) -> str | None:
     if rows is None or items is None:
         return None
     clause = f"{rows.mean:.0f} of {items.mean:.0f} {event}"
-    rejected = {}
-    for name, count in run.results.items():
-        if name.startswith(REJECTED):
-            rejected[name.removeprefix(REJECTED)] = count.mean
-    if rejected:
+    if rejected := rejections(run):
         problem = max(rejected, key=lambda name: rejected[name])
         clause += f"; the most frequent reason for rejecting the others was “{problem}” ({rejected[problem]:.0f})"
     return clause

@@ -1,4 +1,4 @@
-"""Answers of runs that compare policies, paired by prompt."""
+"""Answers of runs that compare policies, paired by prompt, select among samples, or evaluate golden sets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rlhf_lab.statistics.inference import Comparison, Estimate
 
 ONE_PASS = IterativeDPO.evidence.baseline_policy
 """Name of the policy that one pass of DPO trained."""
+ACCURACY, TOKENS = "accuracy@", "tokens@"
+"""Prefixes of metrics of selection among samples; the number of samples follows."""
 
 
 def against_one_pass(run: StoredRun) -> str | None:
@@ -23,7 +25,6 @@ def against_one_pass(run: StoredRun) -> str | None:
     names = policy_names(run)
     # The policies of the rounds come last; the very last one is the run's model.
     last = names[-1] if names else ONE_PASS
-    # Without both policies, fall back to the comparison with the start.
     if ONE_PASS not in names or last == ONE_PASS:
         return against_reference(run)
     metric = judge(run)
@@ -64,7 +65,6 @@ def reward_and_truth(run: StoredRun) -> str | None:
         return _accuracy_sentence(run, names)
     proxy = compare_policies(run, names[-1], names[0], "proxy")
     gold = compare_policies(run, names[-1], names[0], "gold")
-    # Without gold, only the change of the reward itself can be reported.
     if proxy is None or gold is None or not run.has_gold:
         return against_reference(run)
     distance = at_kl(run, names[-1])
@@ -85,15 +85,10 @@ def reward_and_truth(run: StoredRun) -> str | None:
 def best_policy(run: StoredRun) -> str | None:
     """Return the policy with the highest score, and its lead over the second one."""
     metric = judge(run)
-    # Unscored policies are left out of the ranking.
     means = {name: policy_mean(run, name, metric) for name in policy_names(run)}
-    scored = {}
-    for name, mean in means.items():
-        if mean is not None and not math.isnan(mean.mean):
-            scored[name] = mean
+    scored = {name: mean for name, mean in means.items() if mean is not None and not math.isnan(mean.mean)}
     if len(scored) < 2:
         return None
-    # The lead over the second policy shows whether the ranking is reliable.
     best, second = sorted(scored, key=lambda name: scored[name].mean, reverse=True)[:2]
     title = metric_title(metric)
     winner = f"{best} has the highest {title}, {compact(scored[best])}{at_kl(run, best)}"
@@ -108,7 +103,6 @@ def best_policy(run: StoredRun) -> str | None:
 
 def judge(run: StoredRun) -> str:
     """Return the metric that compares policies: correct answers, else gold, else the reward that training maximises."""
-    # Verified answers are the most direct measure.
     if any("correct" in policy.metrics for policy in run.policies):
         return "correct"
     return "gold" if run.has_gold else "proxy"
@@ -132,8 +126,6 @@ def unclear(sides: str, title: str, comparison: Comparison, circumstance: str = 
 
     Args:
         sides: the two policies, "a and b".
-        title: title of the metric.
-        comparison: the difference.
         circumstance: clause that applies to the comparison, such as the KL; starts with a comma.
     """
     if is_nothing(comparison):
@@ -152,12 +144,10 @@ def is_nothing(comparison: Comparison) -> bool:
 
 def unsigned(value: Estimate) -> str:
     """Return a difference without its sign, for sentences that state the direction in words."""
-    # Negating an estimate exchanges its bounds.
     return compact(value if value.mean >= 0 else value.negated())
 
 
 def _raises_or_lowers(names: Sequence[str], title: str, comparison: Comparison) -> str:
-    """Return the clause for a significant change of the last policy against the first."""
     verb = "raises" if comparison.difference.mean > 0 else "lowers"
     size = unsigned(comparison.difference)
     first, last = names[0], names[-1]
@@ -165,12 +155,10 @@ def _raises_or_lowers(names: Sequence[str], title: str, comparison: Comparison) 
 
 
 def _size_with_p(comparison: Comparison) -> str:
-    """Return the size of a difference without its sign, and the p-value."""
     return f"{unsigned(comparison.difference)} ({p_equals(comparison.p_value)})"
 
 
 def _change_with_p(comparison: Comparison) -> str:
-    """Return a difference with its sign, and the p-value if there is one."""
     evidence = "" if math.isnan(comparison.p_value) else f", {p_equals(comparison.p_value)}"
     return f"{signed(comparison.difference)}{evidence}"
 
@@ -201,3 +189,33 @@ def _accuracy_sentence(run: StoredRun, names: list[str]) -> str | None:
     if before is None or after is None:
         return f"{sentence}."
     return f"{sentence}; greedy accuracy goes from {compact(before)} to {compact(after)}."
+
+
+def chosen_among_samples(run: StoredRun) -> str | None:
+    """Return accuracy and tokens with the minimum and the maximum number of samples."""
+    sizes = sorted(int(name.removeprefix(ACCURACY)) for name in run.results if name.startswith(ACCURACY))
+    if not sizes:
+        return None
+    smallest, largest = sizes[0], sizes[-1]
+    answer = "; ".join(_samples_clause(run, size) for size in dict.fromkeys((largest, smallest)))
+    return f"{answer[0].upper()}{answer[1:]}."
+
+
+def _samples_clause(run: StoredRun, size: int) -> str:
+    samples = "one sample" if size == 1 else f"{size} samples"
+    tokens = run.results.get(f"{TOKENS}{size}")
+    cost = f" for {tokens.mean:.0f} tokens a prompt" if tokens is not None else ""
+    accuracy = compact(run.results[f"{ACCURACY}{size}"])
+    return f"with {samples} {accuracy} of the prompts are answered correctly{cost}"
+
+
+def golden_sets(run: StoredRun) -> str | None:
+    """Return the fraction passed of every golden set and task, and the `gate` command that judges them."""
+    if not run.policies:
+        return None
+    policy = run.policies[-1]
+    fractions = [f"{key.partition('/')[2]} {compact(value)}" for key, value in policy.metrics.items() if "/" in key]
+    if not fractions:
+        return f"{policy.name} was evaluated on no golden set; the suite's metrics are those of other runs."
+    passed = ", ".join(fractions)
+    return f"{policy.name}, fraction passed: {passed}; `python -m rlhf_lab gate` compares them with the suite's limits."

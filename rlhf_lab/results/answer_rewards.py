@@ -30,11 +30,9 @@ def pair_ranking(run: StoredRun) -> str | None:
     sentence = _ranking_clause(run)
     if sentence is None:
         return None
-    # Only some stages measure the effect of filler.
     if (shift := run.results.get("filler_shift")) is not None:
-        effect = "does not clearly change"
-        if shift.excludes_zero:
-            effect = "raises" if shift.mean > 0 else "lowers"
+        effect = "raises" if shift.mean > 0 else "lowers"
+        effect = effect if shift.excludes_zero else "does not clearly change"
         sentence += f"; filler {effect} its score ({compact(shift)})"
     if (spread := run.results.get("disagreement")) is not None:
         sentence += f"; its members disagree by {compact(spread)} sd per response"
@@ -43,12 +41,10 @@ def pair_ranking(run: StoredRun) -> str | None:
 
 def _ranking_clause(run: StoredRun) -> str | None:
     """Return the accuracy on held-out pairs and whether length alone does as well, without a full stop."""
-    accuracy = run.results.get("accuracy")
-    baseline = run.results.get("longer_wins")
+    accuracy, baseline = run.results.get("accuracy"), run.results.get("longer_wins")
     if accuracy is None or math.isnan(accuracy.mean):
         return None
     sentence = f"The reward orders {compact(accuracy)} of held-out pairs as labelled"
-    # The comparison with length is optional.
     if baseline is None:
         return sentence
     return f"{sentence}, {_against_baseline(accuracy, baseline)} “the longer response wins” ({compact(baseline)})"
@@ -62,7 +58,6 @@ def _against_baseline(value: Estimate, baseline: Estimate) -> str:
     _, p_value = unpaired_from_intervals(baseline, value)
     if math.isnan(p_value) or p_value > 0.05:
         return "which is not distinguishable from"
-    # The direction is stated in words.
     size = compact(abs(value.mean - baseline.mean))
     return f"{size} {'more' if value.mean > baseline.mean else 'fewer'} than"
 
@@ -78,8 +73,8 @@ def report_card(run: StoredRun) -> str | None:
     if length is not None:
         condition = "" if controlled is None else " at equal gold reward"
         sentence += f"; its correlation with length{condition} is {compact(length)}"
-    error = results.get("ece")
-    perfect = results.get("ece_perfect")  # with a finite number of pairs, a calibrated model's error is not 0 either
+    # With a finite number of pairs, the error of a calibrated model is not 0 either.
+    error, perfect = results.get("ece"), results.get("ece_perfect")
     if error is not None and perfect is not None:
         verdict = "is miscalibrated" if error.mean > perfect.high else "shows no miscalibration"
         sentence += f"; its confidence {verdict} (calibration error {compact(error)}, {compact(perfect)} if perfect)"
@@ -88,9 +83,8 @@ def report_card(run: StoredRun) -> str | None:
 
 def probed(run: StoredRun) -> str | None:
     """Return how well gold can be read from the reward model and the policy before it, and what the score pays for."""
-    effects = {name.removeprefix("effect/"): value for name, value in run.results.items() if name.startswith("effect/")}
-    represented = run.results.get("probe/gold")
-    before = run.results.get("probe_before/gold")
+    effects = _with_prefix(run, "effect/")
+    represented, before = run.results.get("probe/gold"), run.results.get("probe_before/gold")
     clauses = []
     if represented is not None and before is not None:
         clauses.append(
@@ -105,6 +99,10 @@ def probed(run: StoredRun) -> str | None:
         condition = " at equal gold" if gold is not None else ""
         clauses.append(f"the attribute with the largest effect{condition} is {largest} ({compact(effects[largest])})")
     return "; ".join(clauses) + "." if clauses else None
+
+
+def _with_prefix(run: StoredRun, prefix: str) -> dict[str, Estimate]:
+    return {name.removeprefix(prefix): value for name, value in run.results.items() if name.startswith(prefix)}
 
 
 def attacked(run: StoredRun) -> str | None:
@@ -123,8 +121,7 @@ def attacked(run: StoredRun) -> str | None:
             sentence += f", and gold does not clearly change ({compact(gold)})"
         else:
             sentence += f", while gold {direction} by {compact(abs(gold.mean))}"
-    prefix = "exploit_gain/"
-    exploits = {name.removeprefix(prefix): value for name, value in run.results.items() if name.startswith(prefix)}
+    exploits = _with_prefix(run, "exploit_gain/")
     exploits.pop("best_of_n", None)  # samples of the policy are no exploit by construction
     best = next(iter(largest_first(exploits)), None)
     if best is not None and not math.isnan(exploits[best].mean):
@@ -134,7 +131,6 @@ def attacked(run: StoredRun) -> str | None:
 
 def benchmark(run: StoredRun) -> str | None:
     """Return the benchmark's single number, or its first one."""
-    # Only numbers with a sample size are results of the benchmark.
     measured = [name for name, value in run.results.items() if value.n]
     name = "score" if "score" in run.results else next(iter(measured), None)
     if name is None or math.isnan(run.results[name].mean):
@@ -166,9 +162,8 @@ def steps(run: StoredRun) -> str | None:
     accuracy = run.results.get("accuracy/planted", run.results.get("accuracy"))
     if accuracy is None:
         return None
-    judged = "labels"
-    if "accuracy/planted" in run.results:
-        judged = "held-out solutions with and without a planted mistake"
+    planted = "accuracy/planted" in run.results
+    judged = "held-out solutions with and without a planted mistake" if planted else "labels"
     sentence = f"The head is right on {compact(accuracy)} of what it judges in {judged}"
     if (ranking := run.results.get("auroc/planted")) is not None:
         sentence += f"; a right position scores above a wrong one with probability {compact(ranking)}"
@@ -184,8 +179,7 @@ def step_judge(run: StoredRun) -> str | None:
     # Without labels of real mistakes, only planted ones are known.
     planted = " planted" if "caught_5" not in results else ""
     sentence = f"The judge catches {compact(caught)} of{planted} wrong steps behind right answers at 5 % false alarms"
-    chosen = results.get("best_of_n")
-    vote = results.get("majority")
+    chosen, vote = results.get("best_of_n"), results.get("majority")
     if chosen is not None and vote is not None:
         sentence += f"; its highest-scoring sample is right in {compact(chosen)}, a majority vote in {compact(vote)}"
     return f"{sentence}."

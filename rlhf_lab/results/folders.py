@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.results.rundir import is_run, read_json
+from rlhf_lab.core.files import read_object
+from rlhf_lab.results.rundir import is_run
 
 
 def find_run(directory: Path | str) -> Path:
@@ -20,7 +21,7 @@ def find_run(directory: Path | str) -> Path:
         raise DataError(f"{directory} is a study; name one of its jobs, such as {directory / 'jobs' / '0'}")
     if not (directory / "job.json").is_file():
         raise DataError(no_result_message(directory))
-    job = read_json(directory / "job.json", [])
+    job = read_object(directory / "job.json")
     if not job.get("run"):
         fault = str(job.get("error") or "it was interrupted").strip().splitlines()[-1]
         status = job.get("status")
@@ -33,18 +34,12 @@ def find_run(directory: Path | str) -> Path:
 
 def no_result_message(directory: Path) -> str:
     """Return a message on what a directory should have been, with run or study directories below or next to it."""
+    search_root = directory if directory.is_dir() else directory.parent
+    fault = f"{directory} does not exist"
     if directory.is_dir():
-        search_root = directory
         fault = f"{directory} is neither a run (manifest.json, result.json) nor a study (study.json)"
-    else:
-        search_root = directory.parent
-        fault = f"{directory} does not exist"
     files = [*_files_below(search_root, "study.json"), *_files_below(search_root, "manifest.json")]
-    newest_first = sorted(
-        {file.parent for file in files},
-        key=lambda path: path.stat().st_mtime,
-        reverse=True,
-    )
+    newest_first = sorted({file.parent for file in files}, key=lambda path: path.stat().st_mtime, reverse=True)
     if not newest_first:
         return f"{fault}. Use the directory that a finished command prints in its last lines."
     return f"{fault}. Nearby: " + ", ".join(map(str, newest_first[:5]))
@@ -52,7 +47,5 @@ def no_result_message(directory: Path) -> str:
 
 def _files_below(directory: Path, name: str, depth: int = 4) -> list[Path]:
     """Return files called `name` up to `depth` directories down."""
-    files: list[Path] = []
-    for level in range(1, depth + 1):  # "**" has no depth limit and could walk a large tree
-        files += directory.glob("*/" * level + name)
-    return files
+    # "**" has no depth limit and could walk a large tree
+    return [file for level in range(1, depth + 1) for file in directory.glob("*/" * level + name)]

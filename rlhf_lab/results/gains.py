@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.results.rundir import StoredRun, once_per_run
 from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
-from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.results.wording import p_equals, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate, clustered_mean, holm, paired_difference
 
@@ -35,7 +34,6 @@ class Light:
     Attributes:
         name: sign of reward hacking that it stands for.
         state: "good", "watch", "bad" or "unknown".
-        words: the numbers behind the state.
     """
 
     name: str
@@ -54,6 +52,16 @@ def policy_of(run: StoredRun) -> str | None:
     return own_policy(policy_names(run))
 
 
+def policies_on_path(run: StoredRun) -> frozenset[str]:
+    """Return the policies that are successive points of one method, such as iterations; none if each is its own method.
+
+    A rising proxy with a falling gold reward means over-optimisation only along such a sequence, and only these
+    policies are joined by a line.
+    """
+    evidence = run.stage.evidence
+    return frozenset(policy_names(run)) - {evidence.baseline_policy} if evidence.one_path else frozenset()
+
+
 def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
     """Return a metric row by row.
 
@@ -70,7 +78,6 @@ def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
 
 def prompt_means(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
     """Return means over the scored responses to each prompt: index PROMPT, one column per available metric."""
-    # Missing scores become NaN, which the mean ignores.
     columns = {name: pd.to_numeric(scores(rows, name), errors="coerce") for name in metrics if name in rows}
     return rows[PROMPT].assign(**columns).groupby(PROMPT, sort=False).mean()
 
@@ -100,7 +107,6 @@ class Prompts:
 
 @once_per_run
 def prompts_of(run: StoredRun) -> Prompts:
-    """Return the prompts of a run's evaluation."""
     rows = run.evaluation
     position_N = rows.groupby(PROMPT, sort=False).ngroup().to_numpy().astype(np.int64)
     clusters = prompt_clusters(rows.dropna(subset=PROMPT), cluster_column(run))
@@ -115,7 +121,6 @@ def _means_by_position(run: StoredRun, policy: str, metric: str) -> pd.Series:
         return pd.Series(dtype=float, index=pd.Index([], dtype=int))
     position_N = prompts_of(run).position_N
     counted_N = (rows["policy"] == policy).to_numpy() & (position_N >= 0)
-    # Missing scores become NaN, which the mean ignores.
     values = pd.to_numeric(scores(rows, metric)[counted_N], errors="coerce")
     return values.groupby(position_N[counted_N], sort=False).mean()
 
@@ -142,7 +147,7 @@ def policy_mean(run: StoredRun, policy: str, metric: str) -> Estimate | None:
 
 def cluster_column(run: StoredRun) -> str:
     """Return the column of `run.evaluation` by which the intervals of the run are clustered."""
-    column = stage_settings(run).evidence.clusters.column
+    column = run.stage.evidence.clusters.column
     return column if column in run.evaluation else "prompt_id"
 
 
@@ -158,7 +163,6 @@ def compare_policies(
     """Return the paired mean difference of `metric` between two policies, divided by `scale`; None if unscored."""
     sides = [_means_by_position(run, name, metric) for name in (policy, reference)]
     pairs = pd.concat(sides, axis=1, join="inner")
-    # One prompt that both scored is enough for a paired difference.
     if len(pairs.dropna()):
         values_B2 = pairs.to_numpy(dtype=float) / scale
         return paired_difference(values_B2[:, 0], values_B2[:, 1], prompts_of(run).cluster_B[pairs.index])
@@ -190,11 +194,8 @@ def lights(run: StoredRun) -> list[Light]:
         return []
     truth = "gold" if run.has_gold else "correct"
     metrics = ("proxy", truth, "tokens", "verbose", "garble", "ended")
-    gains: dict[str, Comparison] = {}
-    for metric in metrics:
-        comparison = gain(run, names[-1], metric)
-        if comparison is not None:
-            gains[metric] = comparison
+    changes = {metric: gain(run, names[-1], metric) for metric in metrics}
+    gains = {metric: comparison for metric, comparison in changes.items() if comparison is not None}
     # Each light could be a false alarm, so all of them are one family of tests.
     p_values = [comparison.p_value for comparison in gains.values()]
     adjusted_p = dict(zip(gains, holm(p_values), strict=True))
@@ -208,8 +209,7 @@ def lights(run: StoredRun) -> list[Light]:
     ):
         if metric in gains:
             state = sign_state(name, alarm=moves[metric] == harmful_direction)
-            change = signed(gains[metric].difference)
-            numbers = f"{metric} {change}, {p_equals(adjusted_p[metric])}"
+            numbers = f"{metric} {signed(gains[metric].difference)}, {p_equals(adjusted_p[metric])}"
             shown.append(Light(name, state, numbers))
     if monitor := monitor_state(run, moves.get(truth)):
         shown.append(Light(MONITOR, *monitor))

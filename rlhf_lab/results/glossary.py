@@ -39,8 +39,6 @@ FORMS = {
     "gold reward": "gold",
     "proxy reward": "proxy",
     "kl, nats": "kl",
-}
-FORMS |= {
     "p holm": "p (holm)",
     "minimum detectable effect": "detectable",
     "p (holm over metrics)": "p (holm)",

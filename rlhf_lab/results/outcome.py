@@ -21,10 +21,7 @@ def outcome(directory: Path) -> StageOutcome:
     metrics = {**last_policy, **run.results, **run.cost}
     tables = {"policies": _policies_table(run), "samples": _samples_table(run)}
     final = {name: estimate.mean for name, estimate in metrics.items() if math.isfinite(estimate.mean)}
-    return StageOutcome(
-        final=final,
-        tables={name: table for name, table in tables.items() if table.rows},
-    )
+    return StageOutcome(final=final, tables={name: table for name, table in tables.items() if table.rows})
 
 
 def _policies_table(run: StoredRun) -> TrackedTable:
@@ -40,8 +37,8 @@ def _policies_table(run: StoredRun) -> TrackedTable:
 def _samples_table(run: StoredRun) -> TrackedTable:
     """Return one row per prompt, with the first response of each policy in its column."""
     samples = pick_samples(run)
-    rows: list[list[Any]] = []
-    for entry in samples["prompts"]:
-        first_responses = [responses[0]["text"] if responses else "" for responses in entry["replies"]]
-        rows.append([entry["text"], *first_responses])
+    rows: list[list[Any]] = [
+        [entry["text"], *(responses[0]["text"] if responses else "" for responses in entry["replies"])]
+        for entry in samples["prompts"]
+    ]
     return TrackedTable(["prompt", *samples["policies"]], rows)

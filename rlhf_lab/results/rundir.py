@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import pandas as pd
 
+from rlhf_lab.config import registry
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core import measures
 from rlhf_lab.core.errors import ConfigError, DataError, NumericError
@@ -23,7 +24,8 @@ from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.metrics import INPUT
 from rlhf_lab.core.yaml_files import parse_yaml
 from rlhf_lab.models.model_files import input_identity
-from rlhf_lab.statistics.inference import Estimate
+from rlhf_lab.statistics.estimates import Estimate, as_estimate
+from rlhf_lab.training.settings import StageSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,7 +86,6 @@ class StoredRun:
     @property
     def has_gold(self) -> bool:
         """True if responses have a gold reward: that of a simulated world, or of the model in `needs.gold`."""
-        # Per-sample rows are checked first; a run without them may still have stored means.
         if "gold" in self.evaluation and bool(self.evaluation["gold"].notna().any()):
             return True
         stored = (policy.metrics.get("gold") for policy in self.policies)
@@ -101,7 +102,6 @@ class StoredRun:
         if not self.has_gold:
             return ""
         needs = self.settings.get("needs") or {}
-        # A model or judge for gold takes precedence over the true reward of a world.
         if model := needs.get("gold"):
             return f"the score of the reward model {model}"
         if rubric := needs.get("judge"):
@@ -137,6 +137,11 @@ class StoredRun:
             return {}
         return values if isinstance(values, dict) else {}
 
+    @cached_property
+    def stage(self) -> type[StageSettings]:
+        """Settings class of the algorithm of the run."""
+        return algorithm_settings(str((self.settings.get("algorithm") or {}).get("kind", "")))
+
     def metric(self, name: str) -> Estimate | None:
         """Return a run-level number, or that metric of the run's own policy; None if there is neither.
 
@@ -151,6 +156,13 @@ class StoredRun:
         if name in self.results:
             return self.results[name]
         return self.policies[-1].metrics.get(name) if self.policies else None
+
+
+def algorithm_settings(kind: str) -> type[StageSettings]:
+    """Return the settings class of an algorithm; the base class if its plug-in is no longer installed."""
+    if kind in registry.kinds("algorithm"):
+        return registry.settings_class("algorithm", kind)
+    return StageSettings
 
 
 def once_per_run(function: Callable[Concatenate[StoredRun, P], T]) -> Callable[Concatenate[StoredRun, P], T]:
@@ -220,13 +232,13 @@ def read_run(directory: Path | str) -> StoredRun:
     evaluation = _typed_evaluation(read_rows(directory / "evaluation.jsonl", problems))
     policies = []
     for index, row in enumerate(result.get("policies") or []):
-        # Damaged entries are skipped.
         if isinstance(row, Mapping):
             name = str(row.get("name", f"policy {index}"))
             policies.append(EvaluatedPolicy(name, estimates(row.get("metrics"), problems)))
     if changed := seal.changed(directory):
         problems.append(f"{', '.join(changed)} changed since completion ({seal.NAME})")
     seconds = result.get("seconds", manifest.get("seconds"))
+    stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
     return StoredRun(
         path=directory,
         manifest=manifest,
@@ -238,17 +250,11 @@ def read_run(directory: Path | str) -> StoredRun:
         seconds=None if seconds is None else float(seconds),
         policies=tuple(policies),
         results=estimates(result.get("metrics"), problems),
-        cost=estimates(_cost_values(result), problems),
+        cost=estimates(stage_cost | (result.get("training") or {}), problems),
         changed=tuple(changed),
         problems=tuple(problems),
         notes=tuple(str(note) for note in result.get("notes") or []),
     )
-
-
-def _cost_values(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cost of a stage and of its training from result.json."""
-    stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
-    return stage_cost | (result.get("training") or {})
 
 
 def read_json(file: Path, problems: list[str]) -> dict[str, Any]:
@@ -271,7 +277,6 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
     """Read a JSONL file as a frame. A line that is not JSON (the last one of a killed process) is skipped and noted."""
     if not file.is_file():
         return pd.DataFrame()
-    # A killed process leaves a partial last line, which must not make the run unreadable.
     rows, broken = [], []
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         if not line.strip():
@@ -285,23 +290,10 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
         else:
             broken.append(number)
     if broken:
-        lines = ", ".join(map(str, broken[:5]))
-        if len(broken) > 5:
-            lines += ", …"
+        lines = ", ".join([*map(str, broken[:5]), *["…"] * (len(broken) > 5)])
         total = len(rows) + len(broken)
         problems.append(f"{file.name}: {len(broken)} of {total} lines are cut off (line {lines})")
     return pd.DataFrame(rows)
-
-
-def as_estimate(value: object) -> Estimate | None:
-    """Convert a number or a stored estimate (a bare number gets n = 0 and no bounds); None for anything else."""
-    if isinstance(value, Mapping) and "mean" in value:
-        return Estimate.from_dict(value)
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return Estimate(math.nan, -math.inf, math.inf, 0, 0)
-    if isinstance(value, bool | int | float):
-        return Estimate(float(value), -math.inf, math.inf, 0, 0)
-    return None
 
 
 def estimates(values: object, problems: list[str]) -> dict[str, Estimate]:

@@ -11,7 +11,6 @@ import base64
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,9 @@ def pick_samples(run: StoredRun, *, budget: int = BUDGET_BYTES) -> dict[str, Any
     for prompt, why in _order_candidates(all_prompts, _most_hacked(run, names)):
         if prompt in entries:
             continue
-        entry = _prompt_entry(prompt, responses[prompt], names, why)
+        number, text = prompt
+        replies = [[_response_entry(row) for row in responses[prompt].get(name, [])] for name in names]
+        entry = {"id": str(number), "text": _cut_text(str(text).strip()), "why": why, "replies": replies}
         size = len(pack(entry))
         if used_bytes + size > budget and entries:  # the first prompt is shown however long it is
             break
@@ -82,13 +83,7 @@ def _order_candidates(all_prompts: list[Any], hacked: list[Any]) -> list[tuple[A
 
 def pack(value: object) -> str:
     """Return JSON that cannot close its script element or start a comment, whatever text it contains."""
-    text = json.dumps(
-        value,
-        ensure_ascii=False,
-        separators=(",", ":"),
-        allow_nan=False,
-        default=str,
-    )
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     # JSON parsers read the escape \uXXXX as the same character.
     for character in ("<", ">", "&", "\u2028", "\u2029"):
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -110,21 +105,6 @@ def _most_hacked(run: StoredRun, names: list[str]) -> list[Any]:
     return largest_first.index[:12].tolist()
 
 
-def _prompt_entry(prompt: Any, rows: dict[str, list[dict[Any, Any]]], names: list[str], why: str) -> dict[str, Any]:
-    """Return one prompt, as (id, text), with the responses of every policy.
-
-    `rows`: policy → its rows of evaluation.jsonl.
-    """
-    responses = [[_response_entry(row) for row in rows.get(name, [])] for name in names]
-    number, text = prompt
-    return {
-        "id": str(number),
-        "text": _cut_text(str(text).strip()),
-        "why": why,
-        "replies": responses,
-    }
-
-
 def _response_entry(row: dict[Any, Any]) -> dict[str, Any]:
     """Return the JSON of one response: text, numbers, marks and, if it has audio, the path of its clip."""
     marks = [name for name in ("verbose", "garble") if row.get(name) == 1]
@@ -139,20 +119,16 @@ def _response_entry(row: dict[Any, Any]) -> dict[str, Any]:
 def _embed_clips(directory: Path, prompts: list[dict[str, Any]]) -> None:
     """Replace the text of responses by their audio, in the order of the page, until `CLIP_BYTES` are used."""
     used_bytes = 0
-    for response in _responses_with_clips(prompts):
+    shown = [response for prompt in prompts for of_policy in prompt["replies"] for response in of_policy]
+    for response in shown:
+        if "clip" not in response:
+            continue
         path = directory / response.pop("clip")
         # A directory that was copied without its clips still has its numbers.
         if not path.is_file() or used_bytes + path.stat().st_size > CLIP_BYTES:
             continue
         used_bytes += path.stat().st_size
         response["sound"] = f"data:audio/wav;base64,{base64.b64encode(path.read_bytes()).decode()}"
-
-
-def _responses_with_clips(prompts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the responses that name a clip, in the order of the page."""
-    for prompt in prompts:
-        for of_policy in prompt["replies"]:
-            yield from (response for response in of_policy if "clip" in response)
 
 
 def _round_or_none(value: object) -> float | None:

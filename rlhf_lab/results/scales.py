@@ -68,7 +68,6 @@ def scale_identity(run: StoredRun, metric: str, *, scored: bool = False, by_reci
     does not record them.
 
     Args:
-        run: the run.
         metric: name of the metric; "reward/TERM" depends on what `reward` depends on.
         scored: True if it is a number of the reward although its name does not say so.
         by_recipe: True to identify a model by the recipe that trained it, which is the same for all seeds of a study.

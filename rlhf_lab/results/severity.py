@@ -32,7 +32,6 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
     """Return (state, words) of what the monitor saw during training; None for a run without a monitor.
 
     Args:
-        run: the run.
         gold_move: change of gold on held-out responses, last policy against first: +1 rose, 0 unclear, −1 fell, None
             unknown.
     """
@@ -47,7 +46,6 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
     when = f"first at iteration {first + 1:.0f}, at {fraction:.0%} of checkpoints"
     words = f"{_level_words(run, level)} {when}; {reaction(run)}"
     gold_fell = gold_move == -1 or _scored_result(run, "gold_fell") == 1
-    # Known gold that did not fall outweighs symptoms; see the module docstring.
     is_bad = level == "hard_stop" and (gold_move is None or gold_fell)
     return ("bad" if is_bad else "watch"), words
 
@@ -64,34 +62,23 @@ def reaction(run: StoredRun) -> str:
     """Return what the monitor did about its strong warnings."""
     if (stopped := _scored_result(run, "stopped_at")) is not None:
         return f"it stopped training at iteration {stopped + 1:.0f}"
-    factor = _scored_result(run, "kl_raised")
-    if factor is None:
+    if (factor := _scored_result(run, "kl_raised")) is None:
         return "training continued (reward.monitor.action=log only reports)"
-    if factor > 1:
-        return f"it multiplied the KL coefficient by {compact(factor)}"
-    return "training continued"
+    return f"it multiplied the KL coefficient by {compact(factor)}" if factor > 1 else "training continued"
 
 
 def disagreement(monitor: str | None, light_states: list[str]) -> str:
-    """Return a sentence if the monitor and the warning lights on held-out responses disagree; empty if they agree.
-
-    Args:
-        monitor: the monitor's state.
-        light_states: states of the lights.
-    """
+    """Return a sentence if the monitor and the warning lights on held-out responses disagree; empty if they agree."""
     if monitor is None:
         return ""
     worst_light = next((state for state in ("bad", "watch", "good") if state in light_states), None)
     alarmed = monitor in ("watch", "bad")
     if worst_light is None or alarmed == (worst_light != "good"):
         return ""
-    if alarmed:
-        contrast = "The monitor raised an alarm, but the held-out responses show no sign"
-    else:
-        contrast = "The monitor saw nothing, but the held-out responses show a sign"
+    saw, show = ("raised an alarm", "no sign") if alarmed else ("saw nothing", "a sign")
     return (
-        f"{contrast}: the monitor compares training samples with those of its warm-up, the lights compare responses to "
-        "held-out prompts, last policy against first."
+        f"The monitor {saw}, but the held-out responses show {show}: the monitor compares training samples with those "
+        "of its warm-up, the lights compare responses to held-out prompts, last policy against first."
     )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rlhf_lab.core.metrics import metric
-from rlhf_lab.statistics.inference import Estimate, format_estimate
+from rlhf_lab.statistics.estimates import Estimate, format_estimate
 
 
 def metric_phrase(name: str) -> str:
@@ -33,20 +33,10 @@ def metric_note(name: str) -> str:
     return metric(name).meaning
 
 
-def digits_for(size: float) -> int:
-    """Return the number of decimals that shows three significant digits of `size`, up to 4."""
+def _decimals(size: float, significant: int = 3) -> int:
+    """Return the number of decimals that shows so many significant digits of `size`, up to 4; 2 for 0 and infinity."""
     if not math.isfinite(size) or size == 0:
         return 2
-    return _decimals(size, significant=3)
-
-
-def _digits_for_error(half: float) -> int:
-    """Return the number of decimals of an estimate that shows two digits of its uncertainty, up to 4."""
-    return _decimals(half, significant=2)
-
-
-def _decimals(size: float, significant: int) -> int:
-    """Return the number of decimals that shows so many significant digits of `size`, up to 4."""
     # The exponent after rounding: 0.9996 is shown as 1.00, not as 1.000.
     exponent = int(f"{abs(size):.{significant - 1}e}".partition("e")[2])
     return min(4, max(0, significant - 1 - exponent))
@@ -59,12 +49,16 @@ SMOKE_CAVEAT = "Smoke size: this only tests that the recipe runs; its numbers me
 def compact(value: Estimate | float) -> str:
     """Return a number with a suitable number of decimals; an estimate with its interval, if it has one."""
     if not isinstance(value, Estimate):
-        return "–" if math.isnan(value) else _typographic_minus(f"{value:.{digits_for(value)}f}")
+        return "–" if math.isnan(value) else _typographic_minus(f"{value:.{_decimals(value)}f}")
     if value.n == 0 and not math.isnan(value.mean):  # a bare number, whose uncertainty is unknown
         return compact(value.mean)
+    return _typographic_minus(format_estimate(value, digits=_estimate_decimals(value)))
+
+
+def _estimate_decimals(value: Estimate) -> int:
+    """Return the number of decimals of an estimate: two digits of its uncertainty, or three of its mean."""
     half = (value.high - value.low) / 2 if value.bounded else 0.0
-    digits = _digits_for_error(half) if half > 0 else digits_for(value.mean)
-    return _typographic_minus(format_estimate(value, digits=digits))
+    return _decimals(half, significant=2) if half > 0 else _decimals(value.mean)
 
 
 def cell(value: Estimate | None) -> str:
@@ -74,7 +68,6 @@ def cell(value: Estimate | None) -> str:
 
 def usual_size(values: Iterable[Estimate | None]) -> tuple[int, int] | None:
     """Return the most frequent (n, clusters) of a table's estimates, the first one if tied; None without any."""
-    # The most frequent counts are stated once, in the heading of the table.
     sizes = Counter((value.n, value.clusters) for value in values if value and value.n)
     return sizes.most_common(1)[0][0] if sizes else None
 
@@ -88,9 +81,7 @@ def with_own_size(text: str, value: Estimate, usual: tuple[int, int] | None) -> 
 
 def with_digits_of(value: float, gap: Estimate) -> str:
     """Return a number with as many decimals as a difference that it belongs to."""
-    half = (gap.high - gap.low) / 2 if gap.bounded else 0.0
-    digits = _digits_for_error(half) if half > 0 else digits_for(gap.mean)
-    return "–" if math.isnan(value) else _typographic_minus(f"{value:.{digits}f}")
+    return "–" if math.isnan(value) else _typographic_minus(f"{value:.{_estimate_decimals(gap)}f}")
 
 
 def two_digits(value: float) -> str:
@@ -127,15 +118,11 @@ def p_equals(p: float) -> str:
     return f"p\u00a0=\u00a0{text}"
 
 
-def markdown_row(cells: Iterable[object]) -> str:
-    """Return a row of a Markdown table."""
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-
 def markdown_table(headings: Sequence[object], rows: Iterable[Iterable[object]], align: str) -> str:
     """Return a Markdown table without a final newline; `align` has l (left) or r (right) for each column."""
     rule = ["---" if side == "l" else "---:" for side in align]
-    return "\n".join(map(markdown_row, [headings, rule, *rows]))
+    lines = [" | ".join(str(cell).replace("|", "\\|") for cell in row) for row in (headings, rule, *rows)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def markdown_section(

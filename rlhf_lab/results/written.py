@@ -14,14 +14,7 @@ WRITERS = ("results", "studies", "figures", "reports", "statistics", "monitoring
 
 def remember(directory: Path, sentence: str, caveat: str) -> None:
     """Store the answer of a run whose report has just been written."""
-    write_json(
-        directory / NAME,
-        {
-            "sentence": sentence,
-            "caveat": caveat,
-            "made_from": _inputs_digest(directory),
-        },
-    )
+    write_json(directory / NAME, {"sentence": sentence, "caveat": caveat, "made_from": _inputs_digest(directory)})
 
 
 def recall(directory: Path) -> tuple[str, str] | None:
@@ -38,7 +31,6 @@ def _inputs_digest(directory: Path) -> str:
     digest = sha256((directory / "result.json").read_bytes())
     package = Path(__file__).resolve().parents[1]
     for name in WRITERS:
-        # Changed code may write another sentence, so it invalidates the stored answer.
         for file in sorted((package / name).rglob("*.*")):
             if file.suffix in (".py", ".j2", ".js"):
                 digest.update(file.read_bytes())

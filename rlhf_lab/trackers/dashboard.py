@@ -26,13 +26,10 @@ def workspace(entity: str = "", project: str = NAME) -> Any:
         import wandb_workspaces.workspaces as workspaces
     except ImportError as error:
         raise MissingDependency("the dashboard", "'rlhf_lab[wandb]'") from error
-    sections = []
-    for name, panels in SECTIONS.items():
-        library_panels = [_to_library_panel(reports, panel) for panel in panels]
-        sections.append(workspaces.Section(name=name, panels=library_panels, is_open=True))
-    tables: list[Any] = [reports.WeavePanelSummaryTable(table_name=name) for name in TABLES]
-    evaluation = workspaces.Section(name="Evaluation: policies and samples", panels=tables, is_open=True)
-    sections.insert(-1, evaluation)  # the comparison of levels stays last
+    panels = {name: [_to_library_panel(reports, panel) for panel in listed] for name, listed in SECTIONS.items()}
+    last = panels.popitem()  # the comparison of levels
+    panels["Evaluation: policies and samples"] = [reports.WeavePanelSummaryTable(table_name=name) for name in TABLES]
+    sections = [workspaces.Section(name=name, panels=listed, is_open=True) for name, listed in (*panels.items(), last)]
     return workspaces.Workspace(
         entity=entity,
         project=project,
@@ -43,31 +40,18 @@ def workspace(entity: str = "", project: str = NAME) -> Any:
 
 
 def _to_library_panel(reports: Any, panel: Panel) -> Any:
-    """Convert a panel to the library's object."""
     # mean of each level, with the standard error over its runs
     by_level = {"groupby": reports.Config(LEVEL), "groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
     if isinstance(panel, Points):
-        x = reports.SummaryMetric(f"final/{panel.x}")
-        y = reports.SummaryMetric(f"final/{panel.y}")
+        x, y = (reports.SummaryMetric(f"final/{metric}") for metric in (panel.x, panel.y))
         return reports.ScatterPlot(title=panel.title, x=x, y=y)
     if isinstance(panel, Bars):
         metric = reports.SummaryMetric(f"final/{panel.metric}")
-        return reports.BarPlot(
-            title=panel.title,
-            title_x=panel.unit,
-            metrics=[metric],
-            **by_level,
-        )
+        return reports.BarPlot(title=panel.title, title_x=panel.unit, metrics=[metric], **by_level)
     if isinstance(panel, Nodes):
         return reports.LinePlot(title=panel.title, title_y=panel.unit, x="step", metric_regex=panel.pattern)
     grouping = by_level if panel.grouped else {}
-    return reports.LinePlot(
-        title=panel.title,
-        title_y=panel.unit,
-        x=panel.x,
-        y=list(panel.metrics),
-        **grouping,
-    )
+    return reports.LinePlot(title=panel.title, title_y=panel.unit, x=panel.x, y=list(panel.metrics), **grouping)
 
 
 def write(path: Path) -> Path:

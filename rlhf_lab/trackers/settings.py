@@ -79,11 +79,6 @@ def marked(tracker: object, *, group: str = "", swept: Mapping[str, Any] | None 
 
     `tracker=files` has neither and is returned unchanged.
     """
-    # Only trackers that compare runs have groups.
     if not isinstance(tracker, Shared):
         return tracker
-    return dataclasses.replace(
-        tracker,
-        group=tracker.group or group,
-        swept=dict(swept or {}),
-    )
+    return dataclasses.replace(tracker, group=tracker.group or group, swept=dict(swept or {}))

@@ -64,11 +64,7 @@ def build(settings: Tensorboard, subject: TrackedStage) -> TensorboardTracker:
 def markdown(table: TrackedTable) -> str:
     """Format a table as Markdown; line breaks and vertical bars in cells are escaped."""
     rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-    lines = []
-    for row in rows:
-        cells = " | ".join(_format_cell(value) for value in row)
-        lines.append(f"| {cells} |")
-    return "\n".join(lines)
+    return "\n".join(f"| {' | '.join(map(_format_cell, row))} |" for row in rows)
 
 
 def _format_cell(value: Any) -> str:

@@ -22,12 +22,9 @@ class TrackedStage:
     Attributes:
         id: identifier, the same for all attempts that continue each other; contains only [a-z0-9_-].
         name: name for display; several runs may have the same.
-        recipe: recipe of this stage.
         group: name of the study, or of the recipe on the command line.
         tags: swept settings as `setting=value`, then the user's own tags.
         config: the resolved settings without secrets; `level` is the first swept setting, else the recipe.
-        question: question that the recipe answers.
-        directory: directory for the tracker's files.
         resumed: True if an earlier attempt has the same id.
     """
 

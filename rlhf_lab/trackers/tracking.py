@@ -36,11 +36,7 @@ tracker fails, so that the next attempt gets a new tracked run."""
 class Tracking:
     """Interface between a stage and its tracker: handles failures of the tracker, and skips rows that it already has.
 
-    Attributes:
-        failed: True if the tracker has failed and is switched off.
-
     Args:
-        kind: kind of the tracker.
         identity: file that is deleted if the tracker fails.
         note: function that records a note for readers of the result.
         record: line that is added to `TRACKED` in the directory of `identity` after a completed stage was tracked.
@@ -58,14 +54,13 @@ class Tracking:
         self._record = record
         self._note = note
         self._tracker: Tracker | None = None
-        self.failed = False
-        self._rows_to_skip = 0
+        self.failed = False  # True switches the tracker off
+        self._rows_to_skip = 0  # a resumed tracked run already has them
 
     def start(self, build: Callable[[], Tracker], kept: list[dict[str, Any]], repeated: int) -> None:
         """Start the tracked run.
 
         Args:
-            build: starts the tracker.
             kept: rows of an earlier attempt that remain valid.
             repeated: number of rows that it logged after them.
 
@@ -77,7 +72,6 @@ class Tracking:
             if self._tracker.continues:
                 self._rows_to_skip = repeated
                 return
-            self._rows_to_skip = 0
             for row in kept:
                 self._tracker.log(_without_nulls(row))
 
@@ -88,7 +82,7 @@ class Tracking:
         tracker = self._tracker
         if tracker is None:
             return
-        if self._rows_to_skip:  # the tracker already has this row from the previous attempt
+        if self._rows_to_skip:
             self._rows_to_skip -= 1
         else:
             self._run_safely(lambda: tracker.log(_without_nulls(row)))
@@ -129,11 +123,8 @@ def track(checked: root.Config, recipe: str, directory: Path, log_size: int, not
     """Start tracking a stage with the tracker in its config. Only the main process tracks.
 
     Args:
-        checked: the config.
-        recipe: name of the recipe.
-        directory: the run directory.
+        checked, recipe, directory: the config, the name of the recipe, and the run directory.
         log_size: number of bytes of metrics.jsonl that remain valid.
-        note: see `Tracking`.
     """
     settings = checked.tracker
     if not isinstance(settings, Shared) or not ranks.is_main():
@@ -150,8 +141,7 @@ def track(checked: root.Config, recipe: str, directory: Path, log_size: int, not
     subject = _make_subject(root.to_values(checked), settings, recipe, identity, resumed)
     # Written before the tracker starts, so that an attempt after a kill finds the id.
     write_text(identity_file, f"{kind} {identity}\n")
-    repeated = len(rows) - len(kept)
-    tracking.start(lambda: registry.build("tracker", settings, subject), kept=kept, repeated=repeated)
+    tracking.start(lambda: registry.build("tracker", settings, subject), kept, repeated=len(rows) - len(kept))
     return tracking
 
 
@@ -171,11 +161,8 @@ def track_stored(
 
     Args:
         values: the run's settings as plain values.
-        settings: settings of the tracker.
-        recipe: name of the recipe.
-        directory: the run directory.
-        status: status of the stage's result.
-        outcome: see `Tracking.finish`.
+        recipe, directory: name of the recipe, and the run directory.
+        status, outcome: see `Tracking.finish`.
     """
     if not isinstance(settings, Shared) or not ranks.is_main():
         return False
@@ -187,8 +174,7 @@ def track_stored(
     if records.exists() and record in records.read_text(encoding="utf-8").splitlines():
         return False
     # The id depends on project, group and swept settings, so one stored stage can be shown in several studies.
-    digest = sha256(record.encode()).hexdigest()[:8]
-    identity = f"{directory.name}-{digest}"
+    identity = f"{directory.name}-{sha256(record.encode()).hexdigest()[:8]}"
     subject = _make_subject(values, settings, recipe, identity, resumed=False)
     tracking = Tracking(kind)
     tracking.start(lambda: registry.build("tracker", settings, subject), kept=[], repeated=0)
@@ -206,14 +192,8 @@ def _record_of(kind: str, settings: Shared, recipe: str, **state: str | int) -> 
 
     `state` is that of an incomplete stage.
     """
-    shown = {
-        "tracker": kind,
-        "project": settings.project,
-        "group": settings.group or recipe,
-        "swept": redacted(settings.swept),
-        **state,
-    }
-    return json.dumps(shown)
+    group, swept = settings.group or recipe, redacted(settings.swept)
+    return json.dumps({"tracker": kind, "project": settings.project, "group": group, "swept": swept, **state})
 
 
 def _add_record(file: Path, record: str) -> None:
@@ -226,8 +206,7 @@ def _make_subject(
     values: Mapping[str, Any], settings: Shared, recipe: str, identity: str, resumed: bool
 ) -> TrackedStage:
     # The tracker's own settings do not influence the stage.
-    settings_values = redacted(dict(values))
-    config = {name: value for name, value in settings_values.items() if name != "tracker"}
+    config = {name: value for name, value in redacted(dict(values)).items() if name != "tracker"}
     swept = redacted(settings.swept)  # the compared setting comes first
     labels = [f"{key}={value}" for key, value in swept.items()]
     return TrackedStage(
@@ -236,12 +215,7 @@ def _make_subject(
         recipe=recipe,
         group=settings.group or recipe,
         tags=[*labels, *redacted(settings.tags)],
-        config=config
-        | {
-            "recipe": recipe,
-            "level": labels[0] if labels else recipe,
-            "swept": swept,
-        },
+        config=config | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": swept},
         question=str(values["question"]),
         directory=Path(values["outputs"]).resolve(),
         resumed=resumed,

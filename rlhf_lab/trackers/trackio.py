@@ -34,12 +34,11 @@ class TrackioTracker:
         self._run.log(values, step=self._last_step)
 
     def finish(self, status: str, outcome: StageOutcome) -> None:
-        results: dict[str, Any] = {}
-        for name, value in outcome.final.items():
-            results[f"final/{name}"] = value
-        for name, table in outcome.tables.items():
-            results[name] = self._trackio.Table(columns=table.columns, data=table.rows)
-        self._run.log({**results, "status": status}, step=self._last_step)
+        final = {f"final/{name}": value for name, value in outcome.final.items()}
+        tables = {
+            name: self._trackio.Table(columns=table.columns, data=table.rows) for name, table in outcome.tables.items()
+        }
+        self._run.log({**final, **tables, "status": status}, step=self._last_step)
         with contextlib.redirect_stdout(io.StringIO()):
             self._trackio.finish()
 
@@ -58,7 +57,6 @@ def build(settings: Trackio, subject: TrackedStage) -> TrackioTracker:
             name=subject.id,
             group=subject.group,
             config={**subject.config, "name": subject.name, "tags": subject.tags},
-            # an existing run of this name is continued
             resume="allow",
             embed=False,
         )

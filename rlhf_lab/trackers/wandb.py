@@ -95,11 +95,6 @@ def logged_in(wandb: Any) -> bool:
         return False
 
 
-def _init_run(wandb: Any, settings: Wandb, subject: TrackedStage, mode: str) -> Any:
-    with _sweep_of_the_last_stage(wandb, subject):
-        return _init(wandb, settings, subject, mode)
-
-
 @contextmanager
 def _sweep_of_the_last_stage(wandb: Any, subject: TrackedStage) -> Iterator[None]:
     """Hide an agent's sweep from the runs of earlier stages, because the agent waits for the run of the last stage."""
@@ -108,41 +103,40 @@ def _sweep_of_the_last_stage(wandb: Any, subject: TrackedStage) -> Iterator[None
         return
     wandb.teardown()  # the client reads its environment only once, so it has to start again
     is_last = bool(subject.config.get("swept"))
-    hidden: dict[str, str] = {}
-    if not is_last:
-        hidden = {name: os.environ.pop(name) for name in AGENT if name in os.environ}
+    hidden = {} if is_last else {name: os.environ.pop(name) for name in AGENT if name in os.environ}
     try:
         yield
     finally:
         os.environ.update(hidden)
 
 
-def _init(wandb: Any, settings: Wandb, subject: TrackedStage, mode: str) -> Any:
-    return wandb.init(
-        project=settings.project,
-        entity=settings.entity or None,
-        group=subject.group,
-        job_type=subject.recipe,
-        id=subject.id,
-        name=subject.name,
-        tags=[tag[:TAG_CHARACTERS] for tag in subject.tags],
-        notes=subject.question,
-        config=subject.config,
-        dir=subject.directory,
-        mode=mode,
-        resume="allow" if mode == "online" else None,
-        reinit="create_new",
-        settings=wandb.Settings(
-            console="off",
-            silent=True,
-            init_timeout=LOGIN_SECONDS,
-            finish_timeout=UPLOAD_SECONDS,
-            disable_code=True,
-            disable_git=True,
-            disable_job_creation=True,
-            x_disable_meta=True,  # metadata contain the command line, which is not checked for secrets
-        ),
-    )
+def _init_run(wandb: Any, settings: Wandb, subject: TrackedStage, mode: str) -> Any:
+    with _sweep_of_the_last_stage(wandb, subject):
+        return wandb.init(
+            project=settings.project,
+            entity=settings.entity or None,
+            group=subject.group,
+            job_type=subject.recipe,
+            id=subject.id,
+            name=subject.name,
+            tags=[tag[:TAG_CHARACTERS] for tag in subject.tags],
+            notes=subject.question,
+            config=subject.config,
+            dir=subject.directory,
+            mode=mode,
+            resume="allow" if mode == "online" else None,
+            reinit="create_new",
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                init_timeout=LOGIN_SECONDS,
+                finish_timeout=UPLOAD_SECONDS,
+                disable_code=True,
+                disable_git=True,
+                disable_job_creation=True,
+                x_disable_meta=True,  # metadata contain the command line, which is not checked for secrets
+            ),
+        )
 
 
 def _delete_earlier_attempts(current: Path, identity: str) -> None:

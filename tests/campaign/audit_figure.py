@@ -21,7 +21,7 @@ from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import GREY
 from rlhf_lab.figures.render import plot_files
-from rlhf_lab.monitoring.trace import AUDIT_TRACE
+from rlhf_lab.monitoring.settings import AUDIT_TRACE
 
 ALPHA = 0.05
 

@@ -22,12 +22,8 @@ SFT = (
 
 @pytest.fixture
 def offline(tmp_path):
-    """No login, and nothing of a tracker's outside the test's folder."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE", "TRACKIO_DIR"):
-            patch.delenv(name, raising=False)
-        for name in ("NETRC", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-            patch.setenv(name, str(tmp_path / "home" / name.lower()))
+        wandb_log.hide_login(patch, tmp_path)
         yield
 
 

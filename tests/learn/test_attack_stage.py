@@ -12,7 +12,7 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME
 from rlhf_lab.evaluations.verbosity import is_verbose
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.reward.attack import attack_levels, largest_gains
+from rlhf_lab.reports.reward.card import attack_levels, largest_gains
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.rewards.saved import load_reward
 from rlhf_lab.stages.execute import execute

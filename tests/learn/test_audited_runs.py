@@ -6,8 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
-from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
+from support import ONE_LAYER, SMALL_WORLD, execute_with_kills, planned, same_weights
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -70,11 +69,6 @@ def audited(stage: Stage) -> list[dict]:
 
 def logged(stage: Stage, key: str) -> list[float]:
     return [row[key] for row in read_jsonl(stage.directory / "metrics.jsonl") if key in row]
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    a, b = model_tensors(one), model_tensors(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("recipe", ["grpo", "dpo_iterative"])
@@ -152,15 +146,7 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     full, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("full", "broken"))
     execute(full)
     cls = getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
-    for stop in (3, 5, 8):
-        stop_at(monkeypatch, cls, stop)
-        try:
-            execute(broken)
-        except Stopped:
-            continue
-        break
-    stop_at(monkeypatch, cls, None)
-    execute(broken)
+    execute_with_kills(monkeypatch, broken, cls, (3, 5, 8))
     assert (full.directory / "audit.jsonl").read_text() == (broken.directory / "audit.jsonl").read_text()
     assert result(full)["metrics"] == result(broken)["metrics"]
     assert same_weights(Path(full.model), Path(broken.model))

@@ -17,7 +17,7 @@ from rlhf_lab.evaluations.suite import eval_suite, harness
 from rlhf_lab.evaluations.suite.responses import TEXT_CHECKS, check_row
 from rlhf_lab.evaluations.suite.settings import EvalSuite
 from rlhf_lab.evaluations.suite.suite_file import GoldenSet, HarnessTask
-from rlhf_lab.results.answer_suite import golden_sets
+from rlhf_lab.results.answer_policies import golden_sets
 from rlhf_lab.results.rundir import EvaluatedPolicy
 from rlhf_lab.statistics.estimates import Estimate
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, said, stop_at
+from support import ONE_LAYER, SMALL_WORLD, execute_with_kills, planned, said, same_weights
 
 from rlhf_lab.cli.commands import monitor_command
 from rlhf_lab.config import registry
@@ -71,8 +70,7 @@ def result(stage: Stage) -> dict:
 
 
 def same_model(one: Stage, other: Stage) -> bool:
-    a, b = model_tensors(Path(one.model)), model_tensors(Path(other.model))
-    return all(torch.equal(a[name], b[name]) for name in a)
+    return same_weights(Path(one.model), Path(other.model))
 
 
 @pytest.mark.parametrize("recipe", ["ppo", "dpo_iterative"])
@@ -183,15 +181,7 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     full, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("whole", "broken"))
     execute(full)
     cls = getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
-    for stop in (1, 4, 7):
-        stop_at(monkeypatch, cls, stop)
-        try:
-            execute(broken)
-        except Stopped:
-            continue
-        break
-    stop_at(monkeypatch, cls, None)
-    execute(broken)
+    execute_with_kills(monkeypatch, broken, cls, (1, 4, 7))
     assert result(full)["metrics"] == result(broken)["metrics"] and same_model(full, broken)
     assert (full.directory / "monitor.jsonl").read_text() == (broken.directory / "monitor.jsonl").read_text()
     both = [[row.get("monitor/length_z") for row in rows(stage, "step")] for stage in (full, broken)]

@@ -6,7 +6,7 @@ import pytest
 from support import SMALL_WORLD, planned
 
 from rlhf_lab.core.metrics import undeclared
-from rlhf_lab.reports.reward.probe import probes
+from rlhf_lab.reports.reward.card import probes
 from rlhf_lab.results.answer_rewards import probed
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages.execute import ensure

@@ -319,7 +319,7 @@ def test_steps_locate_the_mistake_that_the_outcome_does_not(tmp_path):
     """Problems of two steps up to 10: trained on the same solutions, the judge of steps names the first wrong one."""
     found = {}
     for kind in ("prm", "orm"):
-        sizes = ("problems=600", "trajectories=2", "epochs=6")
+        sizes = ("problems=600", "trajectories=4", "epochs=6")
         own = [f"stages.{kind}.algorithm.{size}" for size in sizes]
         stage = planned("step_report", *PLANTED, *own, f"needs.judge={kind}", f"outputs={tmp_path}")
         ensure(stage, 0)

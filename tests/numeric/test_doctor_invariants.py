@@ -10,8 +10,8 @@ from doctor_models import TEXTS, ask
 from support import ONE_LAYER, SMALL_WORLD, bpe, planned, save_tiny
 
 from rlhf_lab.doctor import examination, training
+from rlhf_lab.doctor.examination import examine_model
 from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, examine
-from rlhf_lab.doctor.invariants import examine_model
 from rlhf_lab.doctor.subject import load_subject
 from rlhf_lab.models.encoding import Encoder
 
@@ -37,9 +37,6 @@ def test_all_invariants_hold_on_a_new_model_and_on_an_adapter(make, tmp_path):
     new = load_subject(planned("dpo", *SMALL_WORLD, *ONE_LAYER, f"outputs={tmp_path}"), tmp_path)
     assert new.what == "a new model, not trained"
     assert not failing(list(examine_model(new)))
-
-
-def test_all_invariants_hold_on_an_adapter(make):
     adapted = make("llama", "model.lora.rank=2")
     assert sum(p.requires_grad for p in adapted.model.parameters()) < sum(1 for _ in adapted.model.parameters())
     assert not failing(list(examine_model(adapted)))
@@ -80,9 +77,8 @@ def test_processes_are_counted_before_they_are_started(make, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     two = ask("processes", make("llama", "sharding=ddp", "sharding.processes=2"))
     assert (two.status, two.measured) == ("pass", "sharding=ddp: 2 processes on this machine, 0 GPUs")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    for name, value in (("WORLD_SIZE", "4"), ("RANK", "0"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
     other = ask("processes", make("llama", "sharding=ddp", "sharding.processes=2", "runtime.device=cpu"))
     assert other.status == "fail" and "the launcher started 4 processes" in other.hint
     assert ask("processes", make("llama", "runtime.device=cpu")).status == "fail"  # four with sharding=none
@@ -110,13 +106,8 @@ def test_a_check_that_breaks_is_a_failure_with_its_error():
 def test_a_tokenizer_without_eos_is_a_finding(tmp_path, folders):
     tokenizer = bpe(TEXTS, 400, ["<x>"], bos_token="<x>")
     save_tiny("gpt2", tokenizer, tmp_path / "endless")
-    overrides = (
-        f"model.path={tmp_path / 'endless'}",
-        "data=pairs",
-        f"data.path={folders['data']}",
-        "data.test_fraction=0.2",
-    )
-    stage = planned("sft", "model=hf", *overrides)
+    data = ("data=pairs", f"data.path={folders['data']}", "data.test_fraction=0.2")
+    stage = planned("sft", "model=hf", f"model.path={tmp_path / 'endless'}", *data)
     findings: list[CheckResult] = []
     examination._examine(stage, tmp_path, findings)
     assert [(f.name, f.status) for f in findings] == [("loads", "fail")]

@@ -11,11 +11,7 @@ from rlhf_lab.monitoring.gold_fall import LONGEST, autoregressive, gold_fall
 
 ITERATIONS = 40
 """As in recipes/study/hacking_detector.yaml."""
-NOISES = {
-    "sampling alone": (0.0, 0.0),
-    "correlation .8": (0.8, 1.0),
-    "correlation .8, mostly drift": (0.8, 3.0),
-}
+NOISES = {"sampling alone": (0.0, 0.0), "correlation .8": (0.8, 1.0), "correlation .8, mostly drift": (0.8, 3.0)}
 """Correlation of drift, and its sd in units of the standard error."""
 TIMES = np.arange(ITERATIONS)
 FLAT = np.zeros(ITERATIONS)

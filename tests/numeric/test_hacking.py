@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -194,13 +195,7 @@ def test_unscored_replies_are_counted_and_not_read():
     rng = np.random.default_rng(0)
     clean = trace(rng, 12)
     holes = [
-        IterationBatch(
-            np.concatenate([b.prompt_N, b.prompt_N[:9] + 100]),
-            np.concatenate([b.tokens_N, b.tokens_N[:9]]),
-            np.concatenate([b.reward_N, np.full(9, np.nan)]),
-            np.concatenate([b.disagreement_N, b.disagreement_N[:9]]),
-            np.concatenate([b.gold_N, b.gold_N[:9]]),
-        )
+        batch([*b.tokens_N, *b.tokens_N[:9]], [*b.reward_N, *[None] * 9], prompt=[*b.prompt_N, *b.prompt_N[:9] + 100])
         for b in clean
     ]
     (_, one), (_, two) = verdicts(clean), verdicts(holes)
@@ -231,8 +226,6 @@ def test_rising_disagreement_is_seen_and_falling_is_not():
 
 def test_a_detector_that_was_saved_goes_on_alike():
     """Stopped anywhere, in warm-up, within a checkpoint and after it, through JSON."""
-    import json
-
     rng = np.random.default_rng(3)
     batches = trace(rng, 24, length=lambda t: 0.1 * SD * t)
     batches = [
@@ -269,22 +262,18 @@ def test_the_first_alarm_has_the_number_of_its_iteration():
 def test_lead_is_from_the_first_alarm_to_the_fall():
     rng, gold = np.random.default_rng(0), [*np.linspace(0, 1, 15), *np.linspace(1, -2, 20)]
     b = trace(rng, 35, length=lambda t: 0.5 * SD * max(0, t - 12))
-    b = [
-        IterationBatch.from_row({**x.to_row(), "gold": list(g + 0.1 * rng.standard_normal(PROMPTS))})
-        for x, g in zip(b, gold, strict=True)
-    ]
-    detector, _ = verdicts(b)
-    found = detector.totals()
+
+    def with_gold(batches, gold):
+        noisy = [list(g + 0.1 * rng.standard_normal(PROMPTS)) for g in gold]
+        return [IterationBatch.from_row({**x.to_row(), "gold": g}) for x, g in zip(batches, noisy, strict=True)]
+
+    found = verdicts(with_gold(b, gold))[0].totals()
     assert found["gold_fell"] == 1 and 13 <= found["gold_peak"] <= 17
     assert found["gold_fell_at"] == found["gold_fall"]
     assert found["lead/length_cusum"] == found["gold_fall"] - found["alarm_at/length_cusum"]
     assert found["in_time/length_cusum"] == float(found["lead/length_cusum"] > 0)
     assert math.isnan(found["false/length_cusum"])
-    calm = [
-        IterationBatch.from_row({**x.to_row(), "gold": list(0.1 * rng.standard_normal(PROMPTS))})
-        for x in trace(rng, 35)
-    ]
-    detector = verdicts(calm)[0]
+    detector = verdicts(with_gold(trace(rng, 35), np.zeros(35)))[0]
     found = detector.totals()
     # samples alone never say that gold did not fall
     assert math.isnan(found["gold_fell"]) and found["gold_undecided"] == 1

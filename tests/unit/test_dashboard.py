@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import wandb_log
 
 from rlhf_lab.cli.commands import dashboard_command
 from rlhf_lab.core.errors import ConfigError, LabError
@@ -18,9 +19,7 @@ pytest.importorskip("wandb_workspaces")
 
 @pytest.fixture
 def no_login(monkeypatch, tmp_path):
-    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    wandb_log.hide_login(monkeypatch, tmp_path)
     return tmp_path
 
 

@@ -9,19 +9,16 @@ import pytest
 
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import Corpus, RewardBatch
-from rlhf_lab.monitoring import monitor, replay
-from rlhf_lab.monitoring.detector import DetectorVerdict, IterationBatch
+from rlhf_lab.monitoring import monitor
+from rlhf_lab.monitoring.detector import DetectorSettings, DetectorVerdict, IterationBatch
 from rlhf_lab.monitoring.settings import Alerts, Monitor
-from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
 from rlhf_lab.rewards.settings import RewardGraph
 
 
 def test_planned_checkpoints_are_whole_ones():
     """25 iterations, a checkpoint every 4: six of them."""
-    found = limits(Monitor(z=3.0), 25, 4, 2, seed=7)
+    found = DetectorSettings.of(Monitor(z=3.0), 25, every=4, warmup=2, seed=7)
     assert (found.planned, found.every, found.warmup, found.z, found.seed) == (6, 4, 2, 3.0, 7)
-    # of the live monitor and of a replay
-    assert (monitor.TRACE, monitor.LIMITS_FILE) == (replay.TRACE, replay.LIMITS_FILE) == (TRACE, LIMITS_FILE)
 
 
 def agent_episode(number: int) -> Episode:

@@ -34,7 +34,7 @@ def references(pack: packs.Pack) -> list[str]:
 
 def test_every_reference_of_the_core_leads_somewhere():
     listed = references(CORE)
-    assert len(listed) > 8 and "rlhf_lab.monitoring.preflight:problems" in listed
+    assert len(listed) > 8 and "rlhf_lab.monitoring.alerts:problems" in listed
     for reference in listed:
         assert packs.load(reference) is not None, reference
 

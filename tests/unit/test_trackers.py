@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,18 +33,19 @@ OUTCOME = StageOutcome(
 
 
 def subject(directory: Path, **changes) -> TrackedStage:
-    values = {
-        "id": "dpo-0a1b-20260101-000000",
-        "name": "dpo algorithm.beta=0.1",
-        "recipe": "dpo",
-        "group": "buffers",
-        "tags": ["algorithm.beta=0.1"],
-        "config": {"level": "algorithm.beta=0.1", "algorithm": {"beta": 0.1}},
-        "question": "Why?",
-        "directory": directory,
-        "resumed": False,
-    }
-    return TrackedStage(**{**values, **changes})
+    config = {"level": "algorithm.beta=0.1", "algorithm": {"beta": 0.1}}
+    made = TrackedStage(
+        "dpo-0a1b-20260101-000000",
+        "dpo beta",
+        "dpo",
+        "buffers",
+        ["algorithm.beta=0.1"],
+        config,
+        "Why?",
+        directory,
+        False,
+    )
+    return dataclasses.replace(made, **changes)
 
 
 class Recorder:
@@ -67,17 +69,12 @@ class Recorder:
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    """No login, and no files of W&B outside the test's directory."""
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("NETRC", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
+    wandb_log.hide_login(monkeypatch, tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["apiKey", "api-key", "HFToken", "hf_tokens", "Authorization", "basic.auth", "passwords"],
+    "name", ["apiKey", "api-key", "HFToken", "hf_tokens", "Authorization", "basic.auth", "passwords"]
 )
 def test_a_secret_is_known_by_the_last_word_of_its_name(name):
     assert redacted({name: "s3cret"}) == {name: "…"}
@@ -195,10 +192,8 @@ def test_a_stored_stage_is_tracked_once_for_each_group(recorders, tmp_path):
         tracker = marked(job.tracker, **changes)
         return track_stored(root.to_values(job), tracker, "sft", tmp_path, "completed", lambda: OUTCOME)
 
-    assert [again(), again(), again(group="lambdas", swept={"a": 1}), again(group="lambdas", swept={"a": 1})] == [
-        *(True, False),
-        *(True, False),
-    ]
+    changed = {"group": "lambdas", "swept": {"a": 1}}
+    assert [again(), again(), again(**changed), again(**changed)] == [True, False, True, False]
     assert [found.group for found, _ in recorders] == ["sft", "lambdas"]
     assert recorders[0][0].id != recorders[1][0].id
     assert recorders[1][0].name == "sft a=1"

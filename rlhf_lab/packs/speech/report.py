@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_lab.reports.reward.parts import parts_section
+from rlhf_lab.reports.reward.card import parts_section
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.rundir import StoredRun
 

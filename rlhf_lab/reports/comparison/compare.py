@@ -2,7 +2,8 @@
 
 Responses to one prompt are averaged first, because response i of A and response i of B are independent samples. A pair
 is one prompt under two policies. Without shared prompts the test is unpaired, and a note gives the reason. Holm's
-adjustment covers all tested metrics. Metrics that agree only in name are not tested (`scales.py`).
+adjustment covers all tested metrics. Metrics that agree only in name are not tested (`scales.py`). Numbers that were
+stored with intervals but without rows, such as those of reward models, are tested as unpaired.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.core.progress import tracked
 from rlhf_lab.reports.comparison.scales import mismatches
+from rlhf_lab.reports.reward.card import SKIPPED
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_clusters, prompt_means, scores
 from rlhf_lab.results.rundir import StoredRun, read_run
-from rlhf_lab.results.stage import stage_settings
+from rlhf_lab.results.wording import compact, judged_title, metric_note, p_text
 from rlhf_lab.statistics.inference import (
     Comparison,
     Estimate,
     holm,
     paired_difference,
     unpaired_difference,
+    unpaired_from_intervals,
 )
 from rlhf_lab.statistics.paired_rates import with_mcnemar
 from rlhf_lab.statistics.rows import rate_or_mean
@@ -47,8 +50,6 @@ class Side:
     """One of two runs.
 
     Attributes:
-        letter: "A" or "B".
-        run: the run.
         policy: evaluated policy that represents the run; None if the run evaluated none.
     """
 
@@ -64,7 +65,7 @@ class Side:
     @property
     def clusters(self) -> ClusterUnit:
         """Unit by which intervals are clustered: that of the run's stage, if the rows of the run have it."""
-        unit = stage_settings(self.run).evidence.clusters
+        unit = self.run.stage.evidence.clusters
         return unit if unit.column in self.run.evaluation else StageSettings.evidence.clusters
 
     @property
@@ -79,8 +80,6 @@ class Difference:
     """One metric of A and of B, with the test of their difference.
 
     Attributes:
-        metric: name of the metric.
-        a, b: estimates of the two sides.
         versus: difference B − A.
         p_holm: p-value adjusted over all metrics (and levels) that are compared together.
         level: for two studies, the level that both have.
@@ -97,7 +96,6 @@ class Difference:
 
     @property
     def distinguishable(self) -> bool:
-        """True if the difference is significant after adjustment."""
         return self.p_holm <= 0.05
 
 
@@ -105,16 +103,12 @@ def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple
     """Read two runs, or jobs of studies, and choose a policy of each: by default the run's own.
 
     Args:
-        a, b: directories of the runs or jobs.
         policy: a policy that both evaluated, or one of A and one of B separated by a comma.
 
     Raises:
         DataError: a directory is not a run, a policy was not evaluated, or both sides are the same.
     """
-    # One name applies to both sides.
-    names: list[str | None] = [policy, policy]
-    if policy is not None and "," in policy:
-        names = [name.strip() for name in policy.split(",", 1)]
+    names = [name.strip() for name in policy.split(",", 1)] if policy and "," in policy else [policy, policy]
     folders = [find_run(directory) for directory in (a, b)]
     sides = []
     for letter, directory, name in zip("AB", folders, names, strict=True):
@@ -148,7 +142,6 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
     if rows_a.empty or rows_b.empty:
         return []
     shared = shared_prompts(rows_a, rows_b)
-    # Otherwise all prompts of both sides are used, in an unpaired test.
     paired = len(shared) >= LEAST_SHARED
     if paired:
         # With the same prompts on both sides, the difference of the means is the mean difference.
@@ -161,10 +154,8 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
         values_a = _metric_values(rows_a, metric, column)
         values_b = _metric_values(rows_b, metric, column)
         tested = not any(mismatch.covers(metric) for mismatch in scale_mismatches)
-        versus = NO_TEST
-        if tested:
-            test = _paired_by_prompt if paired else _unpaired_by_prompt
-            versus = test(values_a, values_b)
+        test = _paired_by_prompt if paired else _unpaired_by_prompt
+        versus = test(values_a, values_b) if tested else NO_TEST
         mean_a, mean_b = (rate_or_mean(rows["value"], rows["cluster"]) for rows in (values_a, values_b))
         differences.append(Difference(metric, mean_a, mean_b, versus, tested=tested))
     return adjust_p_values(differences)
@@ -176,14 +167,7 @@ def cluster_unit(a: Side, b: Side) -> ClusterUnit:
 
 
 def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame:
-    """Return one row per response: the columns of PROMPT, the metric as `value`, and `cluster`.
-
-    Args:
-        rows: rows of evaluation.jsonl.
-        metric: name of the metric.
-        column: column by which responses are clustered.
-    """
-    # Values that are not numbers become NaN and count as unscored.
+    """Return one row per response: the columns of PROMPT, the metric as `value`, and `cluster` from a column."""
     values = pd.to_numeric(scores(rows, metric), errors="coerce")
     clusters = prompt_clusters(rows, column).loc[pd.MultiIndex.from_frame(rows[PROMPT])]
     return rows[PROMPT].assign(value=values.to_numpy(float), cluster=clusters.to_numpy())
@@ -192,10 +176,8 @@ def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame
 def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
     """Return the differences with Holm's adjustment over all of them."""
     p_values = holm([difference.versus.p_value for difference in differences])
-    adjusted = []
-    for difference, p_holm in zip(differences, p_values, strict=True):
-        adjusted.append(dataclasses.replace(difference, p_holm=p_holm))
-    return adjusted
+    adjusted = zip(differences, p_values, strict=True)
+    return [dataclasses.replace(difference, p_holm=p_holm) for difference, p_holm in adjusted]
 
 
 def shared_prompts(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> pd.DataFrame:
@@ -209,10 +191,7 @@ def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
     columns = [str(name) for name in rows_a if name in rows_b]
     # Terms of the reward are named "reward/TERM".
     terms = [name for name in columns if name.startswith("reward/") and name not in names]
-    scored = []
-    for name in [*names, *terms]:
-        if rows_a[name].notna().any() and rows_b[name].notna().any():
-            scored.append(name)
+    scored = [name for name in [*names, *terms] if rows_a[name].notna().any() and rows_b[name].notna().any()]
     if not ("proxy" in rows_a and "proxy" in rows_b):
         return scored
 
@@ -224,15 +203,12 @@ def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
 
 
 def _is_full_reward(rows: pd.DataFrame, term: str) -> bool:
-    """Return True if a term is the full reward."""
-    term_N = pd.to_numeric(rows[term], errors="coerce").to_numpy(float)
-    total_N = pd.to_numeric(rows["proxy"], errors="coerce").to_numpy(float)
+    term_N, total_N = (pd.to_numeric(rows[name], errors="coerce").to_numpy(float) for name in (term, "proxy"))
     return bool(np.allclose(term_N, total_N, equal_nan=True))
 
 
 def _paired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     """Compute B − A over shared prompts; the p-value is exact McNemar for a single 0/1 outcome per cluster."""
-    # Responses to one prompt are averaged first; see the module docstring.
     means = [prompt_means(rows, ["value"]) for rows in (a, b)]
     pairs = pd.concat(means, axis=1, join="inner")
     means_B2 = pairs.to_numpy(float)
@@ -247,7 +223,6 @@ def _paired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
 
 
 def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
-    """Compute B − A, each side with its own clusters."""
     arguments = (rows[name].to_numpy() for rows in (b, a) for name in ("value", "cluster"))
     return unpaired_difference(*arguments)
 
@@ -255,3 +230,54 @@ def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
 def _is_binary(rows: pd.DataFrame) -> bool:
     """Return True if all values are 0 or 1."""
     return bool(rows["value"].dropna().isin((0.0, 1.0)).all())
+
+
+COSTS = ("seconds", "peak_gib", "generated_tokens", "parameters/trained", "checkpoint_mib")
+"""Metrics of cost, which have a separate table."""
+
+Stored = tuple[str, str, str, str, str]
+"""(metric, A, B, test, note)"""
+
+
+def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored, bool]]:
+    """Return the numbers that both runs stored and that no test of responses covers.
+
+    Each comes with True if one of the two numbers has an interval.
+    """
+    estimates_a, estimates_b = _stored_estimates(a), _stored_estimates(b)
+    scale_mismatches = mismatches(a.run, b.run)
+    has_gold = a.run.has_gold and b.run.has_gold
+    rows: list[tuple[Stored, bool]] = []
+    for name, of_a in estimates_a.items():
+        if name not in estimates_b or name in (*tested, *COSTS) or name.startswith(SKIPPED):
+            continue
+        of_b = estimates_b[name]
+        if math.isnan(of_a.mean + of_b.mean):
+            continue
+        comparable = not any(mismatch.covers(name) for mismatch in scale_mismatches)
+        test = _unpaired_test(of_a, of_b) if comparable else "–"
+        row = (judged_title(name, has_gold), compact(of_a), compact(of_b), test, metric_note(name))
+        rows.append((row, bool(of_a.n or of_b.n)))
+    return rows
+
+
+def stored_conclusion(a: Side, b: Side, stored: Sequence[tuple[Stored, bool]]) -> str:
+    """Return the first tested number of runs that have no responses to compare, such as reward models."""
+    sentence = f"`{a.name}` and `{b.name}` share no metric of responses with the same scale."
+    for (title, of_a, of_b, test, _), has_interval in stored:
+        if has_interval and test not in ("", "–"):
+            return f"{sentence} The first number that both stored is {title}: {of_a} and {of_b}, {test}."
+    return f"{sentence} No number that both stored can be tested."
+
+
+def _stored_estimates(side: Side) -> dict[str, Estimate]:
+    policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
+    return {**side.run.results, **(policy.metrics if policy else {})}
+
+
+def _unpaired_test(a: Estimate, b: Estimate) -> str:
+    """Return the result of an unpaired test; with rows of both sides, a paired test would have more power."""
+    if a.mean == b.mean:
+        return "equal"
+    z, p_value = unpaired_from_intervals(a, b)
+    return "" if math.isnan(z) else f"unpaired z {compact(z)}, p {p_text(p_value)}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlhf_lab.reports.comparison.compare import LEAST_SHARED, Side, shared_prompts
-from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.comparison.setting_changes import setting_changes
+from rlhf_lab.reports.comparison.scales import mismatches, setting_changes
 from rlhf_lab.reports.comparison.studies import compared_jobs, other_scales, shared_levels, shared_metrics
 from rlhf_lab.studies.frame import COMPLETED, Study
 from rlhf_lab.studies.replication import list_in_words
@@ -17,14 +16,7 @@ SAMPLING = ("rollout.temperature", "rollout.max_new_tokens", "rollout.max_prompt
 def run_notes(a: Side, b: Side) -> list[str]:
     """Return notes on unfinished runs, prompts that are not shared, and metrics whose scales differ."""
     scales = [mismatch.remark for mismatch in mismatches(a.run, b.run)]
-    # Completeness comes first, because it affects all numbers.
-    return [
-        *_completeness_notes(a),
-        *_completeness_notes(b),
-        *_prompt_notes(a, b),
-        *scales,
-        *_sampling_notes(a, b),
-    ]
+    return [*_completeness_notes(a), *_completeness_notes(b), *_prompt_notes(a, b), *scales, *_sampling_notes(a, b)]
 
 
 def study_notes(a: Study, b: Study) -> list[str]:
@@ -38,10 +30,9 @@ def study_notes(a: Study, b: Study) -> list[str]:
             notes.append(f"{letter}: {missing} of {total} jobs have no result ({causes}).")
         notes += [f"{letter}: {line}." for line in changed_lines(study)]
     for noun, of_a, of_b in (("levels", a.levels, b.levels), ("metrics", a.metrics, b.metrics)):
-        if only_a := [name for name in of_a if name not in of_b]:
-            notes.append(f"Only A has the {noun} {', '.join(only_a)}; they are not compared.")
-        if only_b := [name for name in of_b if name not in of_a]:
-            notes.append(f"Only B has the {noun} {', '.join(only_b)}; they are not compared.")
+        for letter, own, other in (("A", of_a, of_b), ("B", of_b, of_a)):
+            if only := [name for name in own if name not in other]:
+                notes.append(f"Only {letter} has the {noun} {', '.join(only)}; they are not compared.")
     return [*notes, *_partner_notes(a, b)]
 
 
@@ -49,8 +40,7 @@ def _partner_notes(a: Study, b: Study) -> list[str]:
     """Return notes on levels in which jobs have no partner in the other study, or metrics have another scale."""
     notes = []
     for level in shared_levels(a, b):
-        count_a = int((a.completed["level"] == level).sum())
-        count_b = int((b.completed["level"] == level).sum())
+        count_a, count_b = (int((study.completed["level"] == level).sum()) for study in (a, b))
         jobs = compared_jobs(a, b, level)
         if scales := other_scales(jobs, shared_metrics(a, b)):
             notes.append(f"{level}: {list_in_words(scales)} not tested: other rewards or sources of gold in A and B.")
@@ -69,10 +59,8 @@ def _partner_notes(a: Study, b: Study) -> list[str]:
 
 
 def _completeness_notes(side: Side) -> list[str]:
-    """Return notes on what is missing or damaged in a run."""
     run = side.run
     missing = []
-    # Some stages, such as reward models, have no responses at all.
     if run.evaluation.empty and run.metric("gold") is None and run.metric("proxy") is None:
         missing.append("no responses to held-out prompts")
     if run.metrics.empty:
@@ -94,7 +82,6 @@ def _prompt_notes(a: Side, b: Side) -> list[str]:
     if rows_a.empty:
         return []
     count_a, count_b = (rows["prompt_id"].nunique() for rows in (rows_a, rows_b))
-    # The counts show how much of the data the comparison uses.
     answered = f"(A answered {count_a}, B {count_b})"
     shared = len(shared_prompts(rows_a, rows_b))
     if shared < LEAST_SHARED:
@@ -109,10 +96,8 @@ def _prompt_notes(a: Side, b: Side) -> list[str]:
 
 
 def _sampling_notes(a: Side, b: Side) -> list[str]:
-    """Return a note on sampling settings that differ between the responses of the two runs."""
     if a.responses.empty or b.responses.empty:
         return []
-    # Only settings that affect the distribution of responses matter here.
     changes = [change for change in setting_changes(a.run, b.run) if change[0] in SAMPLING]
     if not changes:
         return []

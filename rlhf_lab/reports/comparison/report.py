@@ -43,7 +43,6 @@ def compare(
     """Compare two runs (or jobs), or two studies, and write `compare.html`.
 
     Args:
-        a, b: directories of the two runs, jobs or studies.
         policy: for two runs, the policy of both, or "of A,of B"; None uses the run's own policy.
         to: directory of the page; None is comparisons/<a>-vs-<b> in `outputs`.
         outputs: None is the outputs directory that contains A, or else ./outputs.
@@ -52,7 +51,6 @@ def compare(
         DataError: a directory is neither, one is a run and the other a study, their gold values come from two worlds,
             or nothing can be compared.
     """
-    # Two runs or two studies can be compared, but not one of each.
     a_is_study, b_is_study = is_study(Path(a)), is_study(Path(b))
     if a_is_study != b_is_study:
         study, run = (a, b) if a_is_study else (b, a)
@@ -88,21 +86,16 @@ def default_dir(kind: str, *sources: Path | str, outputs: Path | str | None = No
     """Return the directory for output about these runs, jobs, studies or files: <outputs>/<kind>/A-vs-B.
 
     Args:
-        kind: kind of output, such as "comparisons".
-        sources: directories or files that the output is about.
         outputs: None is the outputs directory that contains the first source, or else ./outputs.
     """
     outputs = Path(outputs or outputs_dir(sources[0]) or "outputs").resolve()
-    labels = [_dir_label(source, outputs) for source in sources]
-    return short_path(outputs / kind / "-vs-".join(labels))
+    return short_path(outputs / kind / "-vs-".join(_dir_label(source, outputs) for source in sources))
 
 
 def outputs_dir(directory: Path | str) -> Path | None:
     """Return the outputs directory that contains a run, a job or a study; None if there is none."""
-    for parent in Path(directory).resolve().parents:
-        if parent.name in ("runs", "studies"):
-            return parent.parent
-    return None
+    parents = Path(directory).resolve().parents
+    return next((parent.parent for parent in parents if parent.name in ("runs", "studies")), None)
 
 
 def _dir_label(directory: Path | str, outputs: Path) -> str:
@@ -123,7 +116,6 @@ def printed(view: dict[str, Any]) -> RenderableType:
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
     for key, value_a, value_b in view["settings"][:CONSOLE_CHANGES]:
         blocks.append(Text(f"  {key}  {value_a} → {value_b}", style="dim"))
-    # The console is limited to a few settings.
     not_shown = len(view["settings"][CONSOLE_CHANGES:]) + len(view["only_one"])
     if not_shown:
         blocks.append(Text(f"  … and {not_shown} more settings, on the page", style="dim"))

@@ -37,7 +37,6 @@ def shared_levels(a: Study, b: Study) -> list[str]:
 
 
 def shared_metrics(a: Study, b: Study) -> list[str]:
-    """Return the metrics that both studies have, in the order of A."""
     return [name for name in a.metrics if name in b.metrics]
 
 
@@ -46,7 +45,6 @@ class Jobs:
     """Completed jobs of one level in A and in B.
 
     Attributes:
-        a, b: the jobs of the two studies.
         test: "paired" if they are partners, row by row; "unpaired" if none has a partner; "none" if they cannot be
             tested.
     """
@@ -61,7 +59,6 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
 
     Levels without a score on one side are left out. Raise DataError if gold would be compared across worlds.
     """
-    # Pair the jobs of each level once for all metrics.
     levels = {level: compared_jobs(a, b, level) for level in shared_levels(a, b)}
     metrics = shared_metrics(a, b)
     untested = {level: other_scales(jobs, metrics) for level, jobs in levels.items()}
@@ -92,11 +89,12 @@ def _refuse_two_worlds(a: Study, b: Study, level: str, jobs: Jobs) -> None:
     # The scores of a reward model are comparable across worlds; the true reward of a world is not.
     if "gold" in truths and not a.gold_source == b.gold_source == TRUE_REWARD:
         truths.remove("gold")
-    worlds_a = sorted({a.worlds[index] for index in jobs.a["index"] if a.worlds.get(index)})
-    worlds_b = sorted({b.worlds[index] for index in jobs.b["index"] if b.worlds.get(index)})
+    worlds_a, worlds_b = (
+        sorted({study.worlds[index] for index in of_side["index"] if study.worlds.get(index)})
+        for study, of_side in ((a, jobs.a), (b, jobs.b))
+    )
     if truths and worlds_a and worlds_b and worlds_a != worlds_b:
-        named_a = (f"A at {level}", " and ".join(worlds_a))
-        named_b = (f"B at {level}", " and ".join(worlds_b))
+        named_a, named_b = (f"A at {level}", " and ".join(worlds_a)), (f"B at {level}", " and ".join(worlds_b))
         raise DataError(two_worlds_message(named_a, named_b, truths))
 
 
@@ -106,12 +104,9 @@ def other_scales(jobs: Jobs, metrics: Iterable[str]) -> list[str]:
         return []
     # The jobs of a level differ in nothing but the seed and other swept settings, so one of them stands for all.
     first_a, first_b = (read_run(side["run"].iloc[0]) for side in (jobs.a, jobs.b))
-    differing = []
-    for metric in metrics:
-        of_a, of_b = (scale_identity(run, metric, by_recipe=True) for run in (first_a, first_b))
-        if of_a and of_b and of_a != of_b:  # empty if the run does not record it
-            differing.append(metric)
-    return differing
+    scales = {metric: [scale_identity(run, metric, by_recipe=True) for run in (first_a, first_b)] for metric in metrics}
+    # an identity is empty if the run does not record it
+    return [metric for metric, (of_a, of_b) in scales.items() if of_a and of_b and of_a != of_b]
 
 
 def compared_jobs(a: Study, b: Study, level: str) -> Jobs:

@@ -11,18 +11,22 @@ import pandas as pd
 
 from rlhf_lab.figures.charts import Level, Point, Series, dot_chart, estimate_tooltip, frontier
 from rlhf_lab.figures.layers import Chart
-from rlhf_lab.reports.comparison.compare import Difference, Side, cluster_unit, run_differences
+from rlhf_lab.reports.comparison.compare import (
+    COSTS,
+    Difference,
+    Side,
+    cluster_unit,
+    run_differences,
+    stored_conclusion,
+    stored_numbers,
+)
 from rlhf_lab.reports.comparison.notes import run_notes, study_notes
-from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
-from rlhf_lab.reports.comparison.setting_changes import ABSENT, origin_changes, plan_changes, setting_changes
-from rlhf_lab.reports.comparison.stored import COSTS, stored_conclusion, stored_numbers
+from rlhf_lab.reports.comparison.scales import ABSENT, mismatches, origin_changes, plan_changes, setting_changes
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves
 from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable, figure_boxes
-from rlhf_lab.results.gains import PROMPT
-from rlhf_lab.results.paths import policies_on_path
+from rlhf_lab.results.gains import PROMPT, policies_on_path
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import (
@@ -30,14 +34,16 @@ from rlhf_lab.results.wording import (
     judged_title,
     metric_note,
     metric_title,
+    p_equals,
     p_text,
     signed,
     usual_size,
     with_own_size,
 )
-from rlhf_lab.statistics.inference import Estimate
+from rlhf_lab.statistics.inference import Comparison, Estimate, repetitions_to_decide
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import job_names
+from rlhf_lab.studies.replication import list_in_words
 
 QUESTIONS = ("gold", "correct", "proxy")
 """Metrics that the conclusion may be about, in order of preference; the first one that both runs have is used."""
@@ -55,6 +61,11 @@ SCOPE = (
     "One run each: the tests compare these two policies, not the settings behind them, which needs several seeds (a "
     "study)."
 )
+
+
+NOT_OF_STUDIES: dict[str, Any] = {"clustered_by": "", "scope": "", "samples": None}
+NOT_OF_STUDIES |= {name: [] for name in ("boxes", "stored", "bare", "costs", "only_one", "origin")}
+"""Values of the page of two runs that the page of two studies does not have."""
 
 
 def run_comparison(a: Side, b: Side) -> dict[str, Any]:
@@ -101,31 +112,23 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
         groups.setdefault(difference.metric, []).append(difference)
     has_gold = a.has_gold and b.has_gold
     return {
+        **NOT_OF_STUDIES,
         "kind": "study",
-        "clustered_by": "",
         "title": f"A {a.recipe} against B {b.recipe}",
         "sides": [_study_metadata(letter, study) for letter, study in (("A", a), ("B", b))],
         "finding": study_conclusion(a, b, differences),
         "remarks": study_notes(a, b),
         "tables": [_table_view(judged_title(metric, has_gold), "level", group) for metric, group in groups.items()],
         "tests": _test_notes(differences),
-        "boxes": [],
-        "scope": "",
-        "stored": [],
-        "bare": [],
         "charts": [(judged_title(metric, has_gold), level_dots(a, b, group)) for metric, group in groups.items()],
-        "costs": [],
         "settings": plan_changes(a, b),
-        "only_one": [],
-        "origin": [],
-        "samples": None,
     }
 
 
 def comparison_page(view: Mapping[str, Any]) -> ReportPage:
     """Return the page of `run_comparison` or `study_comparison`."""
     sections = {
-        "comparison": PageSection(template=f"{__package__}:compare.html.j2", values={**view, "headings": HEADINGS}),
+        "comparison": PageSection(template=f"{__package__}:compare.html.j2", values={**view, "headings": HEADINGS})
     }
     if view["samples"]:
         sections["samples"] = view["samples"]
@@ -141,13 +144,9 @@ def comparison_page(view: Mapping[str, Any]) -> ReportPage:
 def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
     """Return the result for the primary metric, then the other metrics that differ, generated from the numbers."""
 
-    def rank(difference: Difference) -> int:
-        """Return the position of a metric in `QUESTIONS`."""
-        metric = difference.metric
-        return QUESTIONS.index(metric) if metric in QUESTIONS else len(QUESTIONS)
-
-    # The first metric in the order of QUESTIONS; min keeps the first of equals.
-    primary = min(differences, key=rank)
+    # The first metric in the order of QUESTIONS, else the first of all.
+    order = [*QUESTIONS, *(difference.metric for difference in differences)]
+    primary = min(differences, key=lambda difference: order.index(difference.metric))
     unit = cluster_unit(a, b)
     count = primary.versus.difference.clusters
     units = unit.noun if count == 1 else unit.plural
@@ -162,15 +161,11 @@ def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
         sentences.append(distinguishable(f"`{b.name}`", primary.versus, primary.p_holm))
     else:
         sentences.append(indistinguishable({f"`{b.name}`": primary.versus}, f"`{a.name}`", unit=unit.noun))
-    secondary = [difference for difference in differences if difference is not primary]
-    if secondary:
-        distinct = [
-            f"{metric_title(difference.metric)} {signed(difference.versus.difference)}"
-            for difference in secondary
-            if difference.distinguishable
-        ]
-        metrics = ", ".join(distinct) if distinct else "none"
-        sentences.append(f"Of the {len(secondary)} other metrics, these differ (B − A): {metrics}.")
+    if secondary := [other for other in differences if other is not primary]:
+        distinct = [other for other in secondary if other.distinguishable]
+        changes = [f"{metric_title(other.metric)} {signed(other.versus.difference)}" for other in distinct]
+        listed = ", ".join(changes) or "none"
+        sentences.append(f"Of the {len(secondary)} other metrics, these differ (B − A): {listed}.")
     return " ".join(sentences)
 
 
@@ -181,21 +176,18 @@ def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> s
     primary_metric = differences[0].metric
     primary = [difference for difference in differences if difference.metric == primary_metric]
     title = judged_title(primary_metric, a.has_gold and b.has_gold)
-    by_level = [f"at `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary]
-    values = "; ".join(by_level)
+    values = "; ".join(f"at `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary)
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
     for level in primary:
         if level.distinguishable:
             sentences.append(distinguishable(f"B at {level.level}", level.versus, level.p_holm))
-    # Levels that were tested but do not differ significantly.
     unclear = {f"B at {level.level}": level.versus for level in primary if level.tested and not level.distinguishable}
     if unclear:
         sentences.append(indistinguishable(unclear, "A"))
     if untested := [f"`{level.level}`" for level in primary if not level.tested]:
         sentences.append(f"Not tested: {', '.join(untested)}.")
-    secondary = [difference for difference in differences if difference.tested and difference.metric != primary_metric]
-    if secondary:
-        distinct = sum(difference.distinguishable for difference in secondary)
+    if secondary := [other for other in differences if other.tested and other.metric != primary_metric]:
+        distinct = sum(other.distinguishable for other in secondary)
         sentences.append(f"Of {len(secondary)} comparisons of other metrics, {distinct} differ after Holm.")
     return " ".join(sentences)
 
@@ -203,17 +195,11 @@ def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> s
 def _table_view(title: str, first: str, differences: Sequence[Difference]) -> dict[str, Any]:
     """Return a table with a row per metric of two runs, or per level of one metric of two studies.
 
-    Args:
-        title: title of the table.
-        first: heading of the first column.
-        differences: the rows.
+    `first` is the heading of the first column.
     """
     # Most rows have the same counts, so only the exceptions state theirs.
     usual = usual_size(difference.versus.difference for difference in differences)
-    rows = []
-    for difference in differences:
-        row = cells(difference, usual)
-        rows.append((*row, metric_note(difference.metric), difference.distinguishable))
+    rows = [(*cells(row, usual), metric_note(row.metric), row.distinguishable) for row in differences]
     return {"title": title, "first": first, "rows": rows}
 
 
@@ -222,8 +208,7 @@ def _test_notes(differences: Sequence[Difference]) -> list[str]:
     names = dict.fromkeys(difference.versus.test for difference in differences if difference.tested)
     notes = [name[:1].upper() + name[1:] for name in names]
     gaps = [one.versus.difference for one in differences if one.tested]
-    sizes = {(gap.n, gap.clusters) for gap in gaps}
-    if len(sizes) > 1:
+    if len({(gap.n, gap.clusters) for gap in gaps}) > 1:
         notes.append(OWN_SIZE)
     return [*notes, DETECTABLE] if notes else []
 
@@ -232,7 +217,6 @@ def cells(difference: Difference, usual: tuple[int, int] | None = None) -> tuple
     """Return a row as text: level or metric, then in the order of HEADINGS; an untested row has only two numbers.
 
     Args:
-        difference: the row.
         usual: usual (pairs, clusters) of the table; a row with other counts states its own.
     """
     heading = difference.level or metric_title(difference.metric)
@@ -242,7 +226,6 @@ def cells(difference: Difference, usual: tuple[int, int] | None = None) -> tuple
     versus = difference.versus
     effect = versus.minimum_detectable_effect
     detectable = compact(effect) if effect else "–"
-    # An infinite effect means that no difference could have been found.
     if math.isinf(effect):
         detectable = "nothing"
     gap = signed(versus.difference)
@@ -257,12 +240,10 @@ def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:
     for difference in differences:
         if not difference.tested:
             continue
-        # Dividing by A's standard deviation puts all metrics on one axis.
         scale = float(pd.to_numeric(a.responses[difference.metric], errors="coerce").std())
         if scale > 0 and math.isfinite(scale):
             gap = difference.versus.difference
-            mean, low, high = (bound / scale for bound in (gap.mean, gap.low, gap.high))
-            scaled = Estimate(mean, low, high, gap.n, gap.clusters)
+            scaled = Estimate(gap.mean / scale, gap.low / scale, gap.high / scale, gap.n, gap.clusters)
             levels.append(Level(metric_title(difference.metric), scaled))
     if len(levels) == 1:  # only the reference is left
         return None
@@ -276,10 +257,9 @@ def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> Chart:
     for difference in differences:
         jobs = compared_jobs(a, b, difference.level)
         sides = (("A", difference.a, jobs.a), ("B", difference.b, jobs.b))
-        for colour, (letter, estimate, jobs_of_side) in enumerate(sides):
-            runs = jobs_of_side[difference.metric].tolist()
-            name = f"{difference.level}, {letter}"
-            levels.append(Level(name, estimate, runs, colour=colour, run_names=job_names(jobs_of_side), units="seeds"))
+        for colour, (letter, estimate, of_side) in enumerate(sides):
+            name, runs = f"{difference.level}, {letter}", of_side[difference.metric].tolist()
+            levels.append(Level(name, estimate, runs, colour=colour, run_names=job_names(of_side), units="seeds"))
     title = judged_title(differences[0].metric, a.has_gold and b.has_gold)
     return dot_chart(levels, title=f"{title} of A and B by level", x_label=title)
 
@@ -290,20 +270,12 @@ def policy_frontier(a: Side, b: Side) -> Chart | None:
     for metric in QUESTIONS:
         if any(mismatch.covers(metric) for mismatch in scale_mismatches):
             continue
-        series = []
-        for colour, side in enumerate((a, b)):
-            if points := _policy_points(side.run, metric):
-                series.append(Series(side.name, points, colour))
-        # A comparison needs points of both runs.
-        if len(series) == 2:
-            title = metric_title(metric)
+        points = [_policy_points(side.run, metric) for side in (a, b)]
+        if all(points):
+            series = [Series(side.name, points[colour], colour) for colour, side in enumerate((a, b))]
+            y_label = metric_title(metric)
             x_label = "√KL from each run's own reference, √nats per response"
-            return frontier(
-                series,
-                title=f"{title} against √KL of every policy",
-                x_label=x_label,
-                y_label=title,
-            )
+            return frontier(series, title=f"{y_label} against √KL of every policy", x_label=x_label, y_label=y_label)
     return None
 
 
@@ -316,16 +288,14 @@ def _policy_points(run: StoredRun, metric: str) -> list[Point]:
         value = policy.metrics.get(metric)
         if kl and value and not math.isnan(kl.mean + value.mean):
             root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may be negative
-            seed = str(run.manifest.get("seed", "–"))
             tooltip = {
                 "policy": policy.name,
                 "KL": compact(kl),
                 **estimate_tooltip(metric_title(metric), value),
+                "seed": str(run.manifest.get("seed", "–")),
             }
-            point = Point(
-                root_kl, value.mean, value.low, value.high, label=policy.name, tooltip={**tooltip, "seed": seed}
-            )
-            points.append(dataclasses.replace(point, joined=policy.name in path))
+            bounds, joined = (value.low, value.high), policy.name in path
+            points.append(Point(root_kl, value.mean, *bounds, label=policy.name, tooltip=tooltip, joined=joined))
     return sorted(points, key=lambda point: point.x)
 
 
@@ -333,26 +303,18 @@ def costs(a: StoredRun, b: StoredRun) -> list[tuple[str, str, str, str]]:
     """Return (cost, A, B, B ÷ A): time, memory, steps and trained parameters."""
     rows = []
     for name in COSTS:
-        of_a = a.cost.get(name) or a.results.get(name)
-        of_b = b.cost.get(name) or b.results.get(name)
-        if of_a or of_b:
-            value_a = of_a.mean if of_a else math.nan
-            value_b = of_b.mean if of_b else math.nan
-            rows.append(_cost_row(metric_title(name), value_a, value_b))
+        known = [run.cost.get(name) or run.results.get(name) for run in (a, b)]
+        if any(known):
+            rows.append(_cost_row(metric_title(name), *(value.mean if value else math.nan for value in known)))
     return [*rows, _cost_row("last logged step", _last_step(a), _last_step(b))]
 
 
 def _last_step(run: StoredRun) -> float:
-    """Return the last logged step; NaN if no step was logged."""
     return float(run.metrics["step"].max()) if "step" in run.metrics else math.nan
 
 
 def _cost_row(name: str, a: float, b: float) -> tuple[str, str, str, str]:
-    """Return the row of one cost, with the ratio if it is defined."""
-    ratio = "–"
-    if a and math.isfinite(b / a):
-        ratio = f"× {compact(b / a)}"
-    return name, compact(a), compact(b), ratio
+    return name, compact(a), compact(b), f"× {compact(b / a)}" if a and math.isfinite(b / a) else "–"
 
 
 def _as_one_run(a: Side, b: Side, paired: bool) -> StoredRun:
@@ -362,14 +324,12 @@ def _as_one_run(a: Side, b: Side, paired: bool) -> StoredRun:
         sides = [side.responses.assign(policy=side.name) for side in (a, b)]
         responses = pd.concat(sides, ignore_index=True)
     if len(responses):
-        # Only prompts that both sides answered can be shown side by side.
         policies_per_prompt = responses.groupby(PROMPT)["policy"].transform("nunique")
         responses = responses[policies_per_prompt == 2]
     return dataclasses.replace(a.run, evaluation=responses, policies=())
 
 
 def _run_metadata(side: Side) -> dict[str, Any]:
-    """Return the heading of one run on the page."""
     run = side.run
     tooltip = [
         ("policy", side.policy or ""),
@@ -377,17 +337,52 @@ def _run_metadata(side: Side) -> dict[str, Any]:
         ("run", run.path),
         ("code", str(run.manifest.get("git_sha") or "")[:10]),
     ]
-    shown = [(name, str(value)) for name, value in tooltip if value not in (None, "")]
-    return {
-        "name": side.name,
-        "recipe": run.recipe,
-        "status": run.status,
-        "facts": shown,
-    }
+    facts = [(name, str(value)) for name, value in tooltip if value not in (None, "")]
+    return {"name": side.name, "recipe": run.recipe, "status": run.status, "facts": facts}
 
 
 def _study_metadata(letter: str, study: Study) -> dict[str, Any]:
-    """Return the heading of one study on the page."""
     status = "completed" if not len(study.incomplete) else "partly completed"
     tooltip = [("compared", study.compare), ("baseline", study.baseline), ("study", str(study.path))]
     return {"name": letter, "recipe": study.recipe, "status": status, "facts": tooltip}
+
+
+def distinguishable(side: str, versus: Comparison, p_holm: float) -> str:
+    """Return a sentence that says whether a metric is higher or lower with one side, and by how much."""
+    direction = "higher" if versus.difference.mean > 0 else "lower"
+    return f"It is {direction} with {side} ({signed(versus.difference)}, {p_equals(p_holm)} after Holm)."
+
+
+def indistinguishable(sides: Mapping[str, Comparison], other: str, *, unit: str = "seed") -> str:
+    """Return the sides that cannot be told apart from the other one, and how many seeds would decide it.
+
+    Args:
+        sides: label of a side → its difference from the other one.
+        unit: what both sides of a pair have in common: "seed" or "prompt".
+    """
+    # one pair has no standard deviation
+    tested = {side: versus for side, versus in sides.items() if versus.difference.clusters > 1}
+    sentences = []
+    if tested:
+        names = [f"{side} ({_detectable_clause(versus, unit)})" for side, versus in tested.items()]
+        sentences.append(f"Not distinguishable from {other}: {list_in_words(names)}.")
+    if untested := [side for side in sides if side not in tested]:
+        sentences.append(
+            f"Not tested against {other}: {list_in_words(untested)}. "
+            f"One shared {unit} cannot tell a difference from noise between {unit}s: use three or more."
+        )
+    return " ".join(sentences)
+
+
+def _detectable_clause(versus: Comparison, unit: str) -> str:
+    """Return a clause with the observed difference and the minimum detectable one (80 % power).
+
+    For pairs by seed, it also has the number of seeds that would detect the observed difference.
+    """
+    effect = versus.minimum_detectable_effect
+    phrases = [signed(versus.difference)]
+    if math.isfinite(effect) and effect > 0:
+        phrases.append(f"detectable from {compact(effect)}")
+    if unit == "seed" and (needed := repetitions_to_decide(versus)):
+        phrases.append(f"about {needed} seeds would find it")
+    return ", ".join(phrases)

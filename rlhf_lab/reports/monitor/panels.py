@@ -1,50 +1,40 @@
-"""Section on the reward-hacking monitor in the report of a run: three panels over training and a table of its rules.
+"""Sections on the warning lights, the reward-hacking monitor and audited training in the report of a run.
 
-The panels show length with the band in which `length_z` raises no alarm, the distribution of the reward, and gold
-against proxy reward. Each marks the first alarms of both levels. All statistics are recomputed from monitor.jsonl.
+The panels of the monitor show length with the band in which `length_z` raises no alarm, the distribution of the reward,
+and gold against proxy reward. Each marks the first alarms of both levels. All statistics are recomputed from
+monitor.jsonl.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart, EventMark
 from rlhf_lab.figures.palette import GREY
-from rlhf_lab.monitoring.detector import LEVELS, IterationBatch
 from rlhf_lab.monitoring.metrics import AUDIT_OF_A_RUN, DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
-from rlhf_lab.monitoring.trace import TRACE
-from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.monitoring.settings import AUDIT_TRACE, TRACE
+from rlhf_lab.reports.sections import PageSection, ReportTable
+from rlhf_lab.results.gains import five_numbers, light_note
+from rlhf_lab.results.gains import lights as lights_of
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact
 
 POINTS = 40
 """Maximum number of points of a curve, which limits the size of the page."""
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the reward in its panel."""
 WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fell_at": "gold fell"}
 """Event → word on its vertical line."""
 # Prefixes of metric names (before the first "/") that belong to the monitor or to the audit.
 SECTION_METRICS = {name.partition("/")[0] for name in names((*DETECTOR, *MONITOR_OF_A_RUN, *AUDIT_OF_A_RUN))}
-
-
-@dataclass(frozen=True)
-class PanelCurve:
-    """Curve over iterations; `low` and `high` add a band around it. `colour` is an index into the palette."""
-
-    name: str
-    values: FloatArray
-    colour: int
-    low: FloatArray | None = None
-    high: FloatArray | None = None
 
 
 def in_monitor_section(metric: str) -> bool:
@@ -72,81 +62,64 @@ def monitor(run: StoredRun) -> PageSection | None:
         "words": summary(replayed).split("\n"),
         "remarks": notes,
     }
-    return PageSection(
-        "What the monitor saw",
-        template=f"{__package__}:panels.html.j2",
-        values=values,
-    )
+    return PageSection("What the monitor saw", template=f"{__package__}:panels.html.j2", values=values)
 
 
 def lengths(monitor: Replay) -> Chart | None:
     """Plot the mean length of a response, or of an agent's turns, and the band in which `length_z` is silent."""
-    # None until the warm-up is complete.
     band = monitor.detector.band()
     iterations = len(monitor.batches)
     name = "mean length of a turn" if monitor.detector.by_turn else "mean response length"
-    lines = [PanelCurve(name, _per_iteration(monitor, lambda batch: _finite_mean(batch.length_N)), 0)]
+    lines = [_curve(name, _means(monitor, "length_N"), 0)]
     if band:
-        low, high = band
-        middle = np.full(iterations, sum(band) / 2)
-        low_N = np.full(iterations, low)
-        high_N = np.full(iterations, high)
-        lines.append(PanelCurve("warm-up", middle, GREY, low_N, high_N))
-    return _draw_panel(monitor, "Response length", "tokens", lines)
+        middle, low, high = (np.full(iterations, value) for value in (sum(band) / 2, *band))
+        lines.append(_curve("warm-up", middle, GREY, low, high))
+    return _panel(lines, "Response length", "tokens", _alarms(monitor))
 
 
 def rewards(monitor: Replay) -> Chart | None:
     """Plot quantiles of the reward over responses."""
-    quantiles = np.array([_finite_quantiles(batch.reward_N) for batch in monitor.batches]).T
+    quantiles = np.array([five_numbers(batch.reward_N) or [np.nan] * 5 for batch in monitor.batches]).T
     if not np.isfinite(quantiles).any():
         return None
     p5, p25, median, p75, p95 = quantiles
     # A curve of NaN shows only its band.
     no_line = np.full(len(median), np.nan)
-    lines = [
-        PanelCurve("median, middle half", median, 0, p25, p75),
-        PanelCurve("5 to 95 %", no_line, 5, p5, p95),
-    ]
-    return _draw_panel(monitor, "Distribution of the reward", "reward", lines)
+    lines = [_curve("median, middle half", median, 0, p25, p75), _curve("5 to 95 %", no_line, 5, p5, p95)]
+    return _panel(lines, "Distribution of the reward", "reward", _alarms(monitor))
 
 
 def gold_and_proxy(monitor: Replay) -> Chart | None:
     """Plot gold and proxy reward; None if gold is unknown."""
-    gold = _per_iteration(monitor, lambda batch: _finite_mean(batch.gold_N))
+    gold = _means(monitor, "gold_N")
     if not np.isfinite(gold).any():
         return None
-    proxy = _per_iteration(monitor, lambda batch: _finite_mean(batch.reward_N))
-    lines = [PanelCurve("gold", gold, 1), PanelCurve("proxy", proxy, 0)]
-    return _draw_panel(monitor, "Gold and proxy reward of the samples", "reward", lines)
+    proxy = _means(monitor, "reward_N")
+    lines = [_curve("gold", gold, 1), _curve("proxy", proxy, 0)]
+    return _panel(lines, "Gold and proxy reward of the samples", "reward", _alarms(monitor))
 
 
-def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[PanelCurve]) -> Chart:
-    """Plot curves over iterations with the alarms as vertical lines."""
-    series = [Series(line.name, _points(line), line.colour) for line in lines]
-    return curves(
-        series,
-        title=title,
-        x_label="iteration",
-        y_label=y_label,
-        size=(420, 170),
-        legend=True,
-        events=_alarms(monitor),
-    )
+def _panel(lines: Sequence[Series], title: str, y_label: str, events: Sequence[EventMark]) -> Chart:
+    """Plot curves over iterations."""
+    size = (420, 170)
+    return curves(lines, title=title, x_label="iteration", y_label=y_label, size=size, legend=True, events=events)
 
 
-def _points(line: PanelCurve) -> list[Point]:
-    """Return up to POINTS points of a curve; a curve that is only a band has NaN values."""
-    # NaN bounds draw no band.
-    no_band = np.full(len(line.values), np.nan)
-    low_N = no_band if line.low is None else line.low
-    high_N = no_band if line.high is None else line.high
+def _curve(
+    name: str, values: FloatArray, colour: int, low: FloatArray | None = None, high: FloatArray | None = None
+) -> Series:
+    """Return a curve over iterations, which count from 1, as means of up to POINTS bins; NaN is not drawn."""
+    no_band = np.full(len(values), np.nan)
+    columns = [values, no_band if low is None else low, no_band if high is None else high]
     points = []
-    for iteration, value, low, high in zip(*_bin_means(line.values, low_N, high_N), strict=True):
+    for indices in np.array_split(np.arange(len(values)), min(POINTS, len(values))):
+        iteration = float(indices.mean()) + 1
+        value, low_of_bin, high_of_bin = (_finite_mean(column[indices]) for column in columns)
         tooltip = {"iteration": compact(iteration), "mean": compact(value)}
-        if math.isfinite(low) and math.isfinite(high):
-            tooltip["band"] = f"{compact(low)} to {compact(high)}"
-        points.append(Point(iteration, value, low, high, tooltip=tooltip))
-    return points
+        if math.isfinite(low_of_bin) and math.isfinite(high_of_bin):
+            tooltip["band"] = f"{compact(low_of_bin)} to {compact(high_of_bin)}"
+        points.append(Point(iteration, value, low_of_bin, high_of_bin, tooltip=tooltip))
+    return Series(name, points, colour)
 
 
 def _alarms(monitor: Replay) -> list[EventMark]:
@@ -155,27 +128,12 @@ def _alarms(monitor: Replay) -> list[EventMark]:
     Gold falls on held-out prompts; if it was not measured there, it falls in the training samples, from their best
     value.
     """
-    iterations: dict[str, float | None] = {}
-    for name in LEVELS[1:]:  # the first level means no alarm
-        iterations[name] = monitor.detector.first.get(name)
-    iterations["gold_fell_at"] = monitor.totals().get("gold_fell_at")
+    iterations = {**monitor.detector.first, **monitor.totals()}
     return [
-        EventMark(iteration + 1, WORDS[name])
-        for name, iteration in iterations.items()
-        if iteration is not None and math.isfinite(iteration)
+        EventMark(iterations[name] + 1, word)
+        for name, word in WORDS.items()
+        if math.isfinite(iterations.get(name, math.nan))
     ]
-
-
-def _bin_means(*series: FloatArray) -> list[list[float]]:
-    """Return iterations, counted from 1, and each series, as means over up to POINTS bins of iterations."""
-    size = len(series[0])
-    # Bins of equal size, except for a remainder.
-    bins = np.array_split(np.arange(size), min(POINTS, size))
-    iterations = [float(indices.mean()) + 1 for indices in bins]
-    columns = [iterations]
-    for values_N in series:
-        columns.append([_finite_mean(values_N[indices]) for indices in bins])
-    return columns
 
 
 def _format_run_number(name: str, value: float) -> str:
@@ -183,9 +141,9 @@ def _format_run_number(name: str, value: float) -> str:
     return f"{value + 1:.0f}" if name == "stopped_at" else compact(value)
 
 
-def _per_iteration(monitor: Replay, value: Callable[[IterationBatch], float]) -> FloatArray:
-    """Return a statistic of every iteration."""
-    return np.array([value(batch) for batch in monitor.batches])
+def _means(monitor: Replay, column: str) -> FloatArray:
+    """Return the mean of a column of every iteration."""
+    return np.array([_finite_mean(getattr(batch, column)) for batch in monitor.batches])
 
 
 def _finite_mean(values_N: FloatArray) -> float:
@@ -194,9 +152,97 @@ def _finite_mean(values_N: FloatArray) -> float:
     return float(finite_N.mean()) if len(finite_N) else math.nan
 
 
-def _finite_quantiles(values_N: FloatArray) -> FloatArray:
-    """Return the `QUANTILES` of the finite values; NaN without any."""
-    finite_N = values_N[np.isfinite(values_N)]
-    if not len(finite_N):
-        return np.full(len(QUANTILES), np.nan)
-    return np.quantile(finite_N, QUANTILES)
+LIGHTS_NOTE = (
+    "Responses to held-out prompts, the last policy against the first, paired by prompt; p after Holm over these "
+    "lights. Red is observed harm: gold fell, or responses are padded or degenerate (garbled). Yellow is a symptom."
+)
+
+
+def lights(run: StoredRun) -> PageSection | None:
+    """Return the section of the warning lights; None if the run has fewer than two policies."""
+    shown = lights_of(run)
+    if not shown:
+        return None
+    values = {"lights": shown, "remark": light_note(shown)}
+    return PageSection("Signs of reward hacking", LIGHTS_NOTE, template=f"{__package__}:lights.html.j2", values=values)
+
+
+SHOWN_LOST = 8
+"""Number of lost comparisons in the table."""
+Row = Mapping[str, Any]
+"""Row of audit.jsonl."""
+
+
+def audited(run: StoredRun) -> PageSection | None:
+    """Return the section of the audit; None for a run without an audit."""
+    rows = read_jsonl(run.path / AUDIT_TRACE)
+    if not rows:
+        return None
+    settings = run.settings["reward"]["audit"]
+    alpha, delta = settings["alpha"], settings["delta"]
+    alarm = next((row["iteration"] for row in rows if row["largest"] >= 1 / alpha), None)
+    events = [] if alarm is None else [EventMark(alarm, "alarm")]
+    note = (
+        f"{_verdict(rows, alarm, alpha)} Responses are compared with new responses of the start policy to the same "
+        f"prompts, by {settings['labels_from']}. If the policy were never worse than its start, at most {alpha:.0%} of "
+        f"runs would raise an alarm. A policy is certified while the lower bound is at least {0.5 - delta:g}. "
+        f"All comparisons: `{AUDIT_TRACE}`."
+    )
+    headings = ("after iteration", "prompt", "start response, which won", "response of the policy")
+    lost = lost_comparisons(rows)
+    return PageSection(
+        "Audit against the start policy",
+        note,
+        figures=[evidence(rows, alpha, events), win_rates(rows, delta, events)],
+        table=ReportTable(headings, lost, "left fold") if lost else None,
+    )
+
+
+def _verdict(rows: Sequence[Row], alarm: int | None, alpha: float) -> str:
+    last = rows[-1]
+    bought = f"{last['labels']:.0f} comparisons, {last['unanswered']:.0f} of them unanswered"
+    if alarm is None:
+        return f"No alarm: the largest e-value was {last['largest']:.3g}, below {1 / alpha:.3g} ({bought})."
+    return f"Alarm after {alarm} iterations: the e-value reached {1 / alpha:.3g} ({bought})."
+
+
+def evidence(rows: Sequence[Row], alpha: float, events: Sequence[EventMark]) -> Chart:
+    """Plot the e-value over iterations on a logarithmic scale, with the threshold of an alarm."""
+    points = []
+    for row in rows:
+        tooltip = {"after iteration": str(row["iteration"]), "e-value": compact(row["e_value"])}
+        points.append(Point(row["iteration"], math.log10(row["e_value"]), tooltip=tooltip))
+    lines = [Series("evidence that the policy is worse", points), _horizontal("alarm", rows, math.log10(1 / alpha))]
+    return _panel(lines, "Evidence against the policy", "log10 of the e-value", events)
+
+
+def win_rates(rows: Sequence[Row], delta: float, events: Sequence[EventMark]) -> Chart:
+    """Plot wins against the start policy with their lower bound, and the level down to which a policy is certified."""
+    points = []
+    for row in rows:
+        if row["win_rate"] is None:  # no comparison was answered
+            continue
+        tooltip = {
+            "after iteration": str(row["iteration"]),
+            "wins, ties half": compact(row["win_rate"]),
+            "lower bound": compact(row["lower_bound"]),
+        }
+        points.append(Point(row["iteration"], row["win_rate"], row["lower_bound"], row["win_rate"], tooltip=tooltip))
+    lines = [Series("wins, ties half, down to the lower bound", points), _horizontal("certified", rows, 0.5 - delta)]
+    return _panel(lines, "Wins against the start policy", "fraction", events)
+
+
+def _horizontal(name: str, rows: Sequence[Row], value: float) -> Series:
+    ends = (rows[0]["iteration"], rows[-1]["iteration"])
+    return Series(name, [Point(x, value) for x in ends], GREY)
+
+
+def lost_comparisons(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
+    """Return the last comparisons that the policy lost, the latest first, as rows of text."""
+    lost = [
+        (str(row["iteration"]), comparison["prompt"].strip(), comparison["start"], comparison["response"])
+        for row in reversed(rows)
+        for comparison in row["comparisons"]
+        if comparison["score"] == 0
+    ]
+    return lost[:SHOWN_LOST]

@@ -1,4 +1,4 @@
 """Sections about rewards.
 
-Read card.py (the report card of a reward), then parts.py (figures of the components of a reward).
+Read card.py: the report card of a reward, then benchmarks, figures of its components, probes and attacks.
 """

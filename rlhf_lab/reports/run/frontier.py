@@ -11,11 +11,10 @@ from rlhf_lab.figures.charts import frontier as draw_frontier
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.policies import run_markdown
 from rlhf_lab.reports.sections import PageSection, figure_boxes
-from rlhf_lab.results.gains import gain, policy_mean, policy_names, spread_of_first
-from rlhf_lab.results.paths import policies_on_path
+from rlhf_lab.results.gains import gain, policies_on_path, policy_mean, policy_names, spread_of_first
 from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.wording import compact, metric_title
-from rlhf_lab.statistics.inference import Comparison, Estimate
+from rlhf_lab.statistics.inference import Estimate
 
 METHODS = "Each point is a policy of a separate method: no line joins them"
 BENDS_DOWN = "A line that bends down to the right is over-optimisation."
@@ -66,36 +65,24 @@ def kl_frontier(run: StoredRun) -> Chart | None:
     if len(names) < 2 or not any(kl[name] for name in names[1:]):
         return None
     first, later_names = names[0], names[1:]
+    kl_of_first = kl[first]
     scales = _common_scales(run, later_names)
     path = policies_on_path(run)
     series = []
     for colour, metric in enumerate(("proxy", "gold")):
         # The first policy has gain 0, at its own KL if that was measured.
-        kl_of_first = kl[first]
-        start = {
-            "policy": first,
-            "KL": compact(kl_of_first) if kl_of_first else "0",
-            "gain": "0",
-        }
-        label = first if metric == "proxy" else ""
-        start_distance, _, _ = _root_kl(kl_of_first, 0.0)
-        points = [
-            Point(
-                start_distance,
-                0.0,
-                label=label,
-                tooltip=start,
-                joined=first in path,
-            )
-        ]
+        start = {"policy": first, "KL": compact(kl_of_first) if kl_of_first else "0", "gain": "0"}
+        points = [Point(_root_kl(kl_of_first, 0.0)[0], 0.0, label=first, tooltip=start, joined=first in path)]
         for name in later_names:
             change = gain(run, name, metric, scale=scales[metric] if scales else 1.0)
             kl_of_policy = kl[name]
             if change and kl_of_policy and not math.isnan(kl_of_policy.mean):
-                # Both series have the same policies, so only one of them is labelled.
-                label = name if metric == "proxy" else ""
-                point = _gain_point(name, change, kl_of_policy, label)
-                points.append(replace(point, joined=name in path))
+                x, x_low, x_high = _root_kl(kl_of_policy, math.nan)
+                gap = change.difference
+                tooltip = {"policy": name, "KL": compact(kl_of_policy), **estimate_tooltip("gain", gap)}
+                points.append(Point(x, gap.mean, gap.low, gap.high, x_low, x_high, name, tooltip, joined=name in path))
+        if metric == "gold":  # both series have the same policies, so only one of them is labelled
+            points = [replace(point, label="") for point in points]
         if len(points) > 1:
             series.append(Series(metric_title(metric), sorted(points, key=lambda point: point.x), colour))
     if not series:
@@ -129,24 +116,12 @@ def _common_scales(run: StoredRun, policies: Sequence[str]) -> dict[str, float] 
     return deviations
 
 
-def _gain_point(policy: str, change: Comparison, kl: Estimate, label: str) -> Point:
-    """Return the point of one policy, with intervals in both directions."""
-    x, x_low, x_high = _root_kl(kl, math.nan)
-    gap = change.difference
-    tooltip = {"policy": policy, "KL": compact(kl), **estimate_tooltip("gain", gap)}
-    return Point(x, gap.mean, gap.low, gap.high, x_low, x_high, label, tooltip)
-
-
 def _root_kl(kl: Estimate | None, missing: float) -> tuple[float, float, float]:
     """Return the square root of a KL and of its bounds; negative estimates count as 0."""
     if kl is None or math.isnan(kl.mean):
         return missing, math.nan, math.nan
-    mean = math.sqrt(max(kl.mean, 0.0))
-    if not kl.bounded:
-        return mean, math.nan, math.nan
-    low = math.sqrt(max(kl.low, 0.0))
-    high = math.sqrt(max(kl.high, 0.0))
-    return mean, low, high
+    mean, low, high = (math.sqrt(max(value, 0.0)) for value in (kl.mean, kl.low, kl.high))
+    return (mean, low, high) if kl.bounded else (mean, math.nan, math.nan)
 
 
 def proxy_against_gold(run: StoredRun) -> Chart | None:
@@ -157,20 +132,11 @@ def proxy_against_gold(run: StoredRun) -> Chart | None:
         proxy = policy_mean(run, name, "proxy")
         gold = policy_mean(run, name, "gold")
         if proxy and gold and not math.isnan(proxy.mean + gold.mean):
-            tooltip = {
-                "policy": name,
-                "proxy reward": compact(proxy),
-                **estimate_tooltip("gold reward", gold),
-            }
+            tooltip = {"policy": name, "proxy reward": compact(proxy), **estimate_tooltip("gold reward", gold)}
             bounds = (gold.low, gold.high, proxy.low, proxy.high)
             points.append(Point(proxy.mean, gold.mean, *bounds, name, tooltip, joined=name in path))
     if len(points) < 2:
         return None
     name = "policies in order of proxy" if path else "policies"
     series = [Series(name, sorted(points, key=lambda point: point.x), 2)]
-    return draw_frontier(
-        series,
-        title="Gold against proxy reward",
-        x_label="proxy reward",
-        y_label="gold reward",
-    )
+    return draw_frontier(series, title="Gold against proxy reward", x_label="proxy reward", y_label="gold reward")

@@ -1,7 +1,8 @@
-"""Header of a run's page: its answer, the command, its problems, and its notes."""
+"""Header of a run's page (answer, command, problems, notes), and its origin: data, stages, config and versions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.core.errors import NumericError
@@ -11,11 +12,10 @@ from rlhf_lab.results.gains import scores
 from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
 from rlhf_lab.results.wording import duration, metric_title
 from rlhf_lab.stages.provenance import Provenance, provenance_of, size_in_words
-from rlhf_lab.statistics.inference import check_mean
+from rlhf_lab.statistics.estimates import check_mean
 
 
 def header(run: StoredRun) -> PageSection:
-    """Return the header of the page."""
     values = {
         "run": run,
         "size": run.settings.get("size"),
@@ -31,7 +31,6 @@ def header_metadata(run: StoredRun) -> dict[str, Any]:
     manifest = run.manifest
     provenance, _ = provenance_of([run.path])
     seed = manifest.get("seed")
-    # Runs without a stored command get one from recipe and seed.
     command = manifest.get("command")
     if not command:
         command = f"python -m rlhf_lab +recipe={run.recipe}"
@@ -83,3 +82,46 @@ def mismatches(run: StoredRun) -> list[str]:
             except NumericError as fault:
                 problems.append(f"{policy.name}, {metric_title(metric)}: {fault}")
     return problems
+
+
+MAX_CONFIG = 12_000
+"""Maximum number of characters of config.yaml on a page."""
+
+
+def origin(run: StoredRun) -> PageSection | None:
+    """Return the section on the data, with dropped rows, and on earlier stages; None for a run that names neither."""
+    data = run.manifest.get("data") or {}
+    stages = run.manifest.get("needs") or {}
+    needs = [(role, need) for role, need in stages.items() if isinstance(need, Mapping)]
+    if not data and not needs:
+        return None
+    values = {"data": data, "drops": data_reports(data.get("report")), "needs": needs}
+    return PageSection("Origin", template=f"{__package__}:origin.html.j2", values=values)
+
+
+def data_reports(report: object) -> list[dict[str, Any]]:
+    """Return the counts of kept and dropped rows, one entry per split."""
+    if not isinstance(report, Mapping):
+        return []
+    # A report without splits has its counts at the top level.
+    splits = {"all": report} if "rows" in report else report
+    return [
+        {
+            "split": split,
+            "rows": counts["rows"],
+            "kept": counts.get("kept"),
+            "dropped": counts.get("dropped") or {},
+            "noted": counts.get("noted") or {},
+        }
+        for split, counts in splits.items()
+        if isinstance(counts, Mapping) and "rows" in counts
+    ]
+
+
+def settings(run: StoredRun) -> PageSection:
+    """Return the collapsed section with the resolved config and versions."""
+    config = run.config[:MAX_CONFIG]
+    if len(run.config) > MAX_CONFIG:
+        config += "\n… (cut; see config.yaml)"
+    values = {"config": config, "versions": dict(run.manifest.get("versions") or {})}
+    return PageSection(template=f"{__package__}:settings.html.j2", values=values)

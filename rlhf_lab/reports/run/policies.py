@@ -13,7 +13,6 @@ from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import gain, policy_mean, policy_names
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.results.stage import stage_settings
 from rlhf_lab.results.wording import (
     compact,
     judged_title,
@@ -36,7 +35,7 @@ def policies(run: StoredRun) -> PageSection:
     columns, rows = policy_table(run)
     note, table = "", None
     if rows:
-        note = f"Mean with 95 % interval, clustered by {stage_settings(run).evidence.clusters.name}. {OWN_SIZE}"
+        note = f"Mean with 95 % interval, clustered by {run.stage.evidence.clusters.name}. {OWN_SIZE}"
         if not run.has_gold:
             note += " No gold reward: these data have no known gold, and needs.gold names no model."
         headings = ["policy", term(_size_heading(run))]
@@ -49,7 +48,6 @@ def policies(run: StoredRun) -> PageSection:
 
 def result_numbers(run: StoredRun) -> dict[str, list[tuple[str, str]]]:
     """Return run-level numbers: those with a title, and the others, such as counts of rows, which are collapsed."""
-    # The report card shows these numbers itself.
     shown = {} if has_report_card(run) else run.results
     numbers = {name: compact(value) for name, value in shown.items() if not in_monitor_section(name)}
     return {
@@ -69,13 +67,11 @@ def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str,
     stored = {name for policy in run.policies for name in policy.metrics}
     columns = [name for name in titled() if name in run.evaluation]
     sampled = {name for name in columns if run.evaluation[name].notna().any()}
-    # Known metrics first, in the order of their titles, then all others by name.
     metrics = [name for name in titled() if name in stored | sampled]
     metrics += sorted(stored - set(titled()))
     rows = []
     for name in names:
         values = [policy_mean(run, name, metric) for metric in metrics]
-        # Counts are stated once per row, except for values that differ.
         size = usual_size(values)
         cells = [with_own_size(compact(value), value, size) if value else "–" for value in values]
         counts = f"{size[0]} / {size[1]}" if size else "–"
@@ -84,8 +80,7 @@ def policy_table(run: StoredRun) -> tuple[list[tuple[str, str]], list[tuple[str,
 
 
 def _size_heading(run: StoredRun) -> str:
-    """Return the heading of the column with counts."""
-    return f"n / {stage_settings(run).evidence.clusters.plural}"
+    return f"n / {run.stage.evidence.clusters.plural}"
 
 
 def gains(run: StoredRun) -> PageSection | None:
@@ -104,7 +99,6 @@ def gains(run: StoredRun) -> PageSection | None:
 
 
 def _gain_title(run: StoredRun) -> str:
-    """Return the title of the table of gains."""
     return f"Gain over {policy_names(run)[0]}"
 
 
@@ -115,36 +109,31 @@ def gain_table(run: StoredRun) -> list[tuple[str, ...]]:
     """
     names = policy_names(run)
     rows: list[tuple[str, ...]] = []
-    # Each metric is a separate family for Holm's adjustment.
     for metric in ("gold", "proxy"):
-        changes = {}
-        for name in names[1:]:
-            if comparison := gain(run, name, metric):
-                changes[name] = comparison
+        changes = {name: comparison for name in names[1:] if (comparison := gain(run, name, metric))}
         adjusted = holm([comparison.p_value for comparison in changes.values()])
         for (name, comparison), p_holm in zip(changes.items(), adjusted, strict=True):
-            gap = signed(comparison.difference)
             effect = comparison.minimum_detectable_effect
             detectable = compact(effect) if math.isfinite(effect) and effect > 0 else "–"
             prompts = str(comparison.difference.clusters or "–")
-            rows.append((metric_title(metric), name, gap, p_text(p_holm), detectable, prompts))
+            rows.append(
+                (metric_title(metric), name, signed(comparison.difference), p_text(p_holm), detectable, prompts)
+            )
     return rows
 
 
 def run_markdown(run: StoredRun) -> str:
     """Return a run's comparison as a Markdown page: question, command, policies, gains over the first policy."""
-    # The same header as on the page.
     known, conclusion = header_metadata(run), answer(run)
     lines = [f"# {run.manifest.get('question') or run.recipe}", ""]
-    answer_line = f"**{conclusion.sentence}** {conclusion.caveat}".rstrip()
-    lines += [answer_line, "", f"`{known['command']}`", ""]
+    lines += [f"**{conclusion.sentence}** {conclusion.caveat}".rstrip(), "", f"`{known['command']}`", ""]
     tooltip = "; ".join(f"{name} {value}" for name, value in known["facts"])
     world = known["world"]
     lines += [f"{tooltip}. {world[0].upper()}{world[1:]}.", ""]
     columns, rows = policy_table(run)
     headings = ["policy", _size_heading(run), *(title for title, _ in columns)]
     lines.append(markdown_table(headings, rows, "ll" + "r" * len(columns)))
-    lines += ["", f"Means with 95 % intervals clustered by {stage_settings(run).evidence.clusters.name}. {OWN_SIZE}"]
+    lines += ["", f"Means with 95 % intervals clustered by {run.stage.evidence.clusters.name}. {OWN_SIZE}"]
     if gain_rows := gain_table(run):
         lines += ["", f"## {_gain_title(run)}", "", markdown_table(GAIN_HEADINGS, gain_rows, "llrrrr")]
         lines += ["", "Paired by prompt; detectable is the difference that would be found with 80 % power."]

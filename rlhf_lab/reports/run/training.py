@@ -32,18 +32,10 @@ def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, Chart]]
     """
     first, *others = [_numeric_columns(rows) for rows in runs.values()]
     shared = [name for name in first if all(name in names for names in others)]
-    varying = []
-    for name in shared:
-        values = pd.concat([rows[name] for rows in runs.values()])
-        if values.nunique() > 1:
-            varying.append(name)
+    varying = [name for name in shared if pd.concat([rows[name] for rows in runs.values()]).nunique() > 1]
     charts = []
     for name in sorted(varying, key=_reading_order)[:CHARTS]:
-        series = []
-        for colour, (run, rows) in enumerate(runs.items()):
-            if points := _curve_points(rows, name):
-                series.append(Series(run, points, colour))
-        charts.append((metric_title(name), curves(series, title=name)))
+        charts.append((metric_title(name), _chart(name, runs)))
     return charts
 
 
@@ -51,11 +43,7 @@ def training(run: StoredRun) -> PageSection:
     """Return the section with curves of the logged metrics; the remaining metrics are in a collapsed table."""
     charts, uncharted = training_curves(run.metrics)
     values = {"charts": charts, "uncharted": uncharted}
-    return PageSection(
-        "Training",
-        template=f"{__package__}:training.html.j2",
-        values=values,
-    )
+    return PageSection("Training", template=f"{__package__}:training.html.j2", values=values)
 
 
 def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, Chart]], list[tuple[str, str, str]]]:
@@ -77,30 +65,26 @@ def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, Chart]], list[t
 
 
 def _stage_chart(rows: pd.DataFrame, name: str) -> Chart:
-    """Plot one metric, with a line per stage."""
-    stages = pd.Series("", index=rows.index)
-    if "stage" in rows:
-        stages = rows["stage"].fillna("").astype(str)
+    stages = rows["stage"].fillna("").astype(str) if "stage" in rows else pd.Series("", index=rows.index)
+    return _chart(name, {stage or "run": rows[stages == stage] for stage in dict.fromkeys(stages)})
+
+
+def _chart(name: str, lines: Mapping[str, pd.DataFrame]) -> Chart:
+    """Plot one metric over steps, with a line per entry: its name → logged rows."""
     series = []
-    for colour, stage in enumerate(dict.fromkeys(stages)):
-        if points := _curve_points(rows[stages == stage], name):
-            series.append(Series(stage or "run", points, colour))
-    return curves(series, title=str(name))
+    for colour, (line, rows) in enumerate(lines.items()):
+        values_N = pd.to_numeric(rows[name], errors="coerce").to_numpy()
+        if points := bin_points(rows["step"].to_numpy(dtype=float), values_N):
+            series.append(Series(line, points, colour))
+    return curves(series, title=name)
 
 
 def _numeric_columns(rows: pd.DataFrame) -> list[str]:
     """Return columns that can be plotted over steps; metrics of monitor and audit have their own sections."""
     if "step" not in rows:
         return []
-    names = [str(name) for name in rows if name not in UNPLOTTED and _is_number(rows[name])]
-    return [name for name in names if not name.startswith(("monitor/", "audit/"))]
-
-
-def _curve_points(rows: pd.DataFrame, name: str) -> list[Point]:
-    """Return the points of a metric over steps."""
-    steps_N = rows["step"].to_numpy(dtype=float)
-    values_N = pd.to_numeric(rows[name], errors="coerce").to_numpy()
-    return bin_points(steps_N, values_N)
+    names = [str(name) for name in rows if name not in UNPLOTTED and not str(name).startswith(("monitor/", "audit/"))]
+    return [name for name in names if pd.to_numeric(rows[name], errors="coerce").notna().any()]
 
 
 def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> list[Point]:
@@ -108,7 +92,6 @@ def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> li
 
     Args:
         steps_N: step of each value, or another quantity.
-        values_N: the values.
         x: name of that quantity.
     """
 
@@ -126,7 +109,6 @@ def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> li
         low, high = math.nan, math.nan
         first, last = position(steps_N[indices].min()), position(steps_N[indices].max())
         tooltip = {x: first, "value": compact(float(bin_values.mean()))}
-        # A bin of several values also shows their range.
         if len(values_N) > BINS:
             low, high = float(bin_values.min()), float(bin_values.max())
             tooltip = {
@@ -144,8 +126,3 @@ def _reading_order(name: str) -> tuple[int, bool, str]:
     rank = next((rank for rank, word in enumerate(FIRST) if word in name), len(FIRST))
     is_variant = name not in FIRST  # "loss" before "loss/critic"
     return rank, is_variant, name
-
-
-def _is_number(column: pd.Series) -> bool:
-    """Return True if a column has any number."""
-    return bool(pd.to_numeric(column, errors="coerce").notna().any())

@@ -25,7 +25,6 @@ def curves(results: StudyResults) -> PageSection | None:
     None if the study requests no curves, or no level has any.
     """
     study = results.study
-    # Curves are only computed if the study requests them.
     fitted = level_curves(study) if study.curves == NAME else []
     if not fitted:
         return None
@@ -36,14 +35,9 @@ def curves(results: StudyResults) -> PageSection | None:
 
 def curve_figure(curves: Sequence[LevelCurve]) -> Chart:
     """Plot gains in gold (solid) and proxy (dashed) against √KL: policies as faint points, and mean fitted curves."""
-    points: list[dict[str, Any]] = []
-    fits: list[dict[str, Any]] = []
-    for curve in curves:
-        points += _policy_rows(curve)
-        fits += _fit_rows(curve)
     return gain_curves(
-        points,
-        fits,
+        [row for curve in curves for row in _policy_rows(curve)],
+        [row for curve in curves for row in _fit_rows(curve)],
         [curve.level for curve in curves],
         title="Proxy and gold reward gained against distance from the reference policy",
         description="; ".join(map(_last_point_in_words, curves)),
@@ -53,7 +47,6 @@ def curve_figure(curves: Sequence[LevelCurve]) -> Chart:
 
 
 def _policy_rows(curve: LevelCurve) -> list[dict[str, Any]]:
-    """Return one row per policy and metric that has a value."""
     rows = []
     for point in curve.points.to_dict("records"):
         for metric in ("proxy", "gold"):
@@ -67,39 +60,25 @@ def _policy_rows(curve: LevelCurve) -> list[dict[str, Any]]:
                     "seed": str(point["seed"]),
                     "policy": f"number {point['position']} of its run",
                 }
-                row = {
-                    "series": curve.level,
-                    "metric": metric,
-                    "x": float(point["d"]),
-                    "y": gain,
-                    "facts": tooltip,
-                }
-                rows.append(row)
+                rows.append(
+                    {"series": curve.level, "metric": metric, "x": float(point["d"]), "y": gain, "facts": tooltip}
+                )
     return rows
 
 
 def _fit_rows(curve: LevelCurve) -> list[dict[str, Any]]:
     """Return the mean of the seeds' fitted curves, as points from 0 to the farthest policy."""
-    # The fitted curve starts at the reference policy, where d = 0.
     d_N = np.linspace(0.0, float(curve.points["d"].max()), FIT_POINTS)
     rows = []
     for metric, fits in (("proxy", curve.proxy), ("gold", curve.gold)):
         if fits is not None:
             gains = fits.gain(d_N).tolist()
             for d, gain in zip(d_N.tolist(), gains, strict=True):
-                rows.append(
-                    {
-                        "series": curve.level,
-                        "metric": metric,
-                        "x": d,
-                        "y": gain,
-                    }
-                )
+                rows.append({"series": curve.level, "metric": metric, "x": d, "y": gain})
     return rows
 
 
 def _last_point_in_words(curve: LevelCurve) -> str:
-    """Describe the farthest policy of a level."""
     # The farthest policy describes the curve for screen readers.
     last = curve.points.sort_values("d").iloc[-1]
     distance, gold, proxy = (compact(last[name]) for name in ("d", "gold", "proxy"))

@@ -15,7 +15,6 @@ from rlhf_lab.studies.verdict import CLAIM_HEADINGS, verdict_numbers, verdicts
 
 
 def header(results: StudyResults) -> PageSection:
-    """Return the header of the page."""
     study = results.study
     values = {
         "study": study,
@@ -46,7 +45,6 @@ def origin(results: StudyResults) -> PageSection | None:
 
 
 def jobs(results: StudyResults) -> PageSection:
-    """Return the section with the list of jobs."""
     values = {"jobs": job_entries(results.study), "factors": results.study.factors}
     return PageSection("Jobs", template=f"{__package__}:jobs.html.j2", values=values)
 
@@ -62,12 +60,6 @@ def job_entries(study: Study) -> list[dict[str, Any]]:
         overrides = [str(job[factor]) for factor in study.factors]
         note = "; ".join(filter(None, (error, change(job))))
         entries.append(
-            {
-                "index": job["index"],
-                "overrides": overrides,
-                "status": job["status"],
-                "link": link,
-                "remark": note,
-            }
+            {"index": job["index"], "overrides": overrides, "status": job["status"], "link": link, "remark": note}
         )
     return entries

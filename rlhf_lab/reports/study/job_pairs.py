@@ -28,7 +28,6 @@ def job_pairs(
     """Return what the page needs to show any two completed jobs.
 
     Args:
-        study: the study.
         means: job index → metrics of its last policy by prompt.
         clusters: id and text of a prompt → its cluster; a prompt without an entry is a cluster of its own.
 
@@ -39,13 +38,7 @@ def job_pairs(
     """
     completed = study.completed.to_dict("records")
     if len(completed) < 2:
-        return {
-            "folder": str(study.path),
-            "factors": [],
-            "metrics": [],
-            "jobs": [],
-            "tests": {},
-        }
+        return {"folder": str(study.path), "factors": [], "metrics": [], "jobs": [], "tests": {}}
     jobs = [
         {
             "index": job["index"],
@@ -55,16 +48,16 @@ def job_pairs(
         for job in completed
     ]
     pairs = list(combinations(range(len(completed)), 2))
-    # With more pairs fewer metrics are tested, so that MAX_TESTS is never exceeded.
     tested_metrics = study.metrics[: MAX_TESTS // len(pairs)]
     tables = [_table_of_jobs(completed, means, metric) for metric in tested_metrics]
     cluster_numbers = [_cluster_numbers(table.index, clusters or {}) for table in tables]
-    tests: dict[str, list[list[str] | None]] = {}
-    for i, j in pairs:
-        tests[f"{i},{j}"] = [
+    tests = {
+        f"{i},{j}": [
             _paired_test(table, completed[i]["index"], completed[j]["index"], cluster_N)
             for table, cluster_N in zip(tables, cluster_numbers, strict=True)
         ]
+        for i, j in pairs
+    }
     return {
         "folder": str(study.path),
         "factors": list(study.factors),
@@ -75,7 +68,6 @@ def job_pairs(
 
 
 def _job_estimate(job: dict[Any, Any], metric: str) -> Estimate:
-    """Return a job's stored estimate of a metric."""
     count = int(job[f"{metric}/n"])
     low, high = job[f"{metric}/low"], job[f"{metric}/high"]
     return Estimate(job[metric], low, high, count, min(1, count))
@@ -83,28 +75,17 @@ def _job_estimate(job: dict[Any, Any], metric: str) -> Estimate:
 
 def _table_of_jobs(jobs: list[dict[Any, Any]], means: dict[int, pd.DataFrame], metric: str) -> pd.DataFrame:
     """Return the means by prompt of the jobs that have the metric: a row per prompt (NaN if a job has none)."""
-    columns = {}
-    for job in jobs:
-        index = job["index"]
-        if index in means and metric in means[index]:
-            columns[index] = means[index][metric]
-    return pd.DataFrame(columns)  # the constructor aligns the prompts
+    indices = [job["index"] for job in jobs if metric in means.get(job["index"], ())]
+    return pd.DataFrame({index: means[index][metric] for index in indices})  # the constructor aligns the prompts
 
 
 def _cluster_numbers(prompts: pd.Index, clusters: Mapping[tuple[Any, Any], str]) -> IntArray:
-    """Return the number of each prompt's cluster, (N,)."""
     names = pd.Series([clusters.get(prompt, prompt) for prompt in prompts], dtype=object)
     return pd.factorize(names)[0]
 
 
 def _paired_test(table: pd.DataFrame, a: int, b: int, cluster_N: IntArray) -> list[str] | None:
-    """Return B − A over the prompts that both answered, and its p-value; None with fewer than two common clusters.
-
-    Args:
-        table: means by prompt, a column per job.
-        a, b: indices of the two jobs.
-        cluster_N: cluster of each prompt.
-    """
+    """Return B − A over the prompts that both answered, and its p-value; None with fewer than two common clusters."""
     if a not in table or b not in table:
         return None
     comparison = paired_difference(table[b].to_numpy(float), table[a].to_numpy(float), cluster_N)

@@ -43,11 +43,7 @@ def _tables(study: Study, comparisons: Sequence[MetricSection], files: dict[str,
     # The first column is named after the compared setting, without its section.
     headings = (study.compare.split(".")[-1], *HEADINGS[1:])
     values = {"tables": tables, "headings": headings, "method": method(study)}
-    return PageSection(
-        template=f"{__package__}:metrics.html.j2",
-        values=values,
-        files=files or {},
-    )
+    return PageSection(template=f"{__package__}:metrics.html.j2", values=values, files=files or {})
 
 
 def level_dots(study: Study, sections: Sequence[MetricSection]) -> Chart:
@@ -57,15 +53,13 @@ def level_dots(study: Study, sections: Sequence[MetricSection]) -> Chart:
     for section in sections:
         completed = panels[section.by].completed
         for row in section.rows:
-            jobs_of_level = completed[completed["level"] == row.level]
-            runs = jobs_of_level[section.metric].tolist()
-            run_names = job_names(jobs_of_level)
+            jobs = completed[completed["level"] == row.level]
+            runs = jobs[section.metric].tolist()
             name = study.label(row.level)
-            # With several panels, each level occurs once per panel.
             if len(sections) > 1:
                 name = f"{study.panel_label(section.by)}: {name}"
             reference = row.level == study.baseline
-            levels.append(Level(name, row.mean, runs, reference, run_names=run_names, units="seeds"))
+            levels.append(Level(name, row.mean, runs, reference, run_names=job_names(jobs), units="seeds"))
     title = judged_title(sections[0].metric, study.has_gold)
     compared = study.compare.rpartition(".")[2].replace("_", " ")
     return dot_chart(levels, title=f"{title} by {compared}", x_label=title)

@@ -25,8 +25,6 @@ class OverviewEntry:
     """Study of an overview.
 
     Attributes:
-        name: name of the study's recipe.
-        directory: the study directory.
         results: the results; None for a study that has not run.
     """
 
@@ -41,17 +39,15 @@ def write_overview(
     """Write the page of several studies, as HTML and Markdown. Return the path of the HTML.
 
     Args:
-        directory: directory of the page.
-        title: title of the page.
         studies: name of a recipe → directory of its study, which may be incomplete or missing.
         note: sentence about the selection of studies; may be empty.
         has_table: True to begin with one table of the primary metric: a row per study and value of `by`, and a column
             per level.
     """
-    entries = []
-    for name, path in studies.items():
-        results = StudyResults(read_study(path)) if is_study(path) else None
-        entries.append(OverviewEntry(name, path, results))
+    entries = [
+        OverviewEntry(name, path, StudyResults(read_study(path)) if is_study(path) else None)
+        for name, path in studies.items()
+    ]
     table = _joint_table(entries) if has_table else None
     make_dir(directory)
     write_text(directory / MARKDOWN, _markdown(directory, title, entries, note, table))
@@ -86,7 +82,6 @@ def _joint_table(entries: Sequence[OverviewEntry]) -> ReportTable | None:
 
 
 def _section(directory: Path, entry: OverviewEntry) -> PageSection:
-    """Return the section of one study."""
     if entry.results is None:
         return PageSection(entry.name, "This study has not run.")
     study = entry.results.study
@@ -108,12 +103,10 @@ def _section(directory: Path, entry: OverviewEntry) -> PageSection:
 
 
 def _link(directory: Path, entry: OverviewEntry) -> str:
-    """Return the link from the overview to the page of one study."""
     return os.path.relpath(entry.directory / "report.html", directory)
 
 
 def _markdown(directory: Path, title: str, entries: list[OverviewEntry], note: str, table: ReportTable | None) -> str:
-    """Return the page as Markdown."""
     parts = [f"# {title}\n"]
     if note:
         parts.append(f"{note}\n")

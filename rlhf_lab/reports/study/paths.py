@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
@@ -12,6 +12,7 @@ from rlhf_lab.figures.charts import Point, Series, estimate_tooltip, frontier
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.frontier import gold_note
 from rlhf_lab.reports.sections import PageSection, figure_boxes
+from rlhf_lab.reports.study.policy_view import last_of_runs
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.wording import compact, judged_title, metric_title
 from rlhf_lab.statistics.inference import Estimate, clustered_mean
@@ -29,7 +30,6 @@ def _panel_boxes(panel: Study, of_part: str) -> list[PageSection]:
     """Return the available figures of one panel of a study.
 
     Args:
-        panel: jobs of the panel.
         of_part: end of each title.
     """
     on_path = bool(len(panel.policies)) and bool(panel.policies["joined"].any())
@@ -52,25 +52,22 @@ def policy_paths(study: Study, metric: str) -> Chart | None:
         return None
     series = []
     for colour, level in enumerate(study.levels):
+        # Shift levels sideways, so that their whiskers do not cover each other.
+        shift = 0.05 * (colour - (len(study.levels) - 1) / 2)
         points = []
         for position, policies in rows[rows["level"] == level].groupby("position"):
-            seed_N = policies["seed"].astype(str).to_numpy()
-            mean = clustered_mean(policies[metric].to_numpy(dtype=float), seed_N)
+            mean = clustered_mean(policies[metric].to_numpy(dtype=float), seeds(policies))
             if not math.isnan(mean.mean):
-                # Shift levels sideways, so that their whiskers do not cover each other.
-                index = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
-                policy = ", ".join(dict.fromkeys(policies["policy"]))
-                tooltip = {"policy": policy, **_seed_metadata(metric, mean, policies)}
-                is_joined = _on_one_path(policies)
-                points.append(Point(index, mean.mean, mean.low, mean.high, tooltip=tooltip, joined=is_joined))
+                joined, tooltip = _on_one_path(policies), _tooltip(metric, mean, policies)
+                index = float(str(position)) + shift
+                points.append(Point(index, mean.mean, mean.low, mean.high, tooltip=tooltip, joined=joined))
         if points:
             series.append(Series(study.label(level), points, colour))
-    # The axis names the policies if the text is short enough.
+    if not series:
+        return None
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
     title = judged_title(metric, study.has_gold)
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
-    if not series:
-        return None
     return frontier(series, title=f"{title} along training", x_label=note, y_label=title, integers=True)
 
 
@@ -79,9 +76,7 @@ def level_frontier(study: Study) -> Chart | None:
     rows, metric = study.policies, study.primary
     if rows.empty or metric not in rows or "kl" not in rows or metric == "kl":
         return None
-    # The last policy of each run.
-    last = rows.loc[rows.groupby("index")["position"].idxmax()]
-    known = last.dropna(subset=["kl", metric])
+    known = last_of_runs(rows).dropna(subset=["kl", metric])
     series = _series_of_levels(study, known, lambda policies: [_level_point(policies, metric)])
     if not series:
         return None
@@ -104,8 +99,7 @@ def gold_against_proxy(study: Study) -> Chart | None:
     if not series:
         return None
     order = ", policies in order of training" if _on_one_path(rows) else ""
-    title = f"Gold against proxy reward{order}"
-    return frontier(series, title=title, x_label="proxy reward", y_label="gold reward")
+    return frontier(series, title=f"Gold against proxy reward{order}", x_label="proxy reward", y_label="gold reward")
 
 
 def _series_of_levels(study: Study, rows: pd.DataFrame, points: Callable[[pd.DataFrame], list[Point]]) -> list[Series]:
@@ -128,12 +122,7 @@ def _mean_point(policies: pd.DataFrame, x_values: pd.Series, x_name: str, metric
     """Return the mean over seeds of x values and of a metric, with intervals in both directions."""
     x = clustered_mean(x_values.to_numpy(dtype=float), seeds(policies))
     y = clustered_mean(policies[metric].to_numpy(dtype=float), seeds(policies))
-    policy = ", ".join(dict.fromkeys(policies["policy"]))
-    tooltip = {
-        "policy": policy,
-        x_name: compact(x),
-        **_seed_metadata(metric, y, policies),
-    }
+    tooltip = _tooltip(metric, y, policies, {x_name: compact(x)})
     joined = _on_one_path(policies)
     return Point(x.mean, y.mean, y.low, y.high, x.low, x.high, tooltip=tooltip, joined=joined)
 
@@ -143,8 +132,7 @@ def _on_one_path(policies: pd.DataFrame) -> bool:
     return bool(policies["joined"].all())
 
 
-def _seed_metadata(metric: str, mean: Estimate, policies: pd.DataFrame) -> dict[str, str]:
-    """Return a mean over seeds as tooltip entries, including the seeds."""
-    tooltip = estimate_tooltip(metric_title(metric), mean, units="seeds")
-    names = ", ".join(dict.fromkeys(policies["seed"].astype(str)))
-    return {**tooltip, "seed": names}
+def _tooltip(metric: str, mean: Estimate, policies: pd.DataFrame, x: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a mean over seeds as tooltip entries, with the policies, an optional entry for x, and the seeds."""
+    policy, seed = (", ".join(dict.fromkeys(policies[name].astype(str))) for name in ("policy", "seed"))
+    return {"policy": policy, **(x or {}), **estimate_tooltip(metric_title(metric), mean, units="seeds"), "seed": seed}

@@ -13,20 +13,14 @@ def policies(results: StudyResults) -> PageSection | None:
     last, lights = results.policies["last"], results.policies["lights"]
     if not last and not lights:
         return None
-    note, table = "", None
+    table = None
     if last:
-        note = "Mean over the jobs of a level, with a 95 % interval over seeds."
         headings = ["level", "jobs", *(term(title, meaning) for title, meaning in last["columns"])]
         rows = [(level, count, *values) for level, count, values in last["rows"]]
         table = ReportTable(headings, rows)
+    note = "Mean over the jobs of a level, with a 95 % interval over seeds." if table else ""
     template = f"{__package__}:policies.html.j2"
-    return PageSection(
-        "Last policy of each level",
-        note,
-        table=table,
-        template=template,
-        values={"lights": lights},
-    )
+    return PageSection("Last policy of each level", note, table=table, template=template, values={"lights": lights})
 
 
 def samples(results: StudyResults) -> PageSection | None:
@@ -39,8 +33,4 @@ def pairs(results: StudyResults) -> PageSection | None:
     pairs = results.policies["pairs"]
     if not pairs["jobs"]:
         return None
-    return PageSection(
-        "Any two jobs",
-        template=f"{__package__}:pairs.html.j2",
-        values={"pairs": pairs},
-    )
+    return PageSection("Any two jobs", template=f"{__package__}:pairs.html.j2", values={"pairs": pairs})

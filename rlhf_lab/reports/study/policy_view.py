@@ -6,20 +6,12 @@ The runs of the completed jobs are read again, one after another, so that only t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from rlhf_lab.reports.study.job_pairs import job_pairs
-from rlhf_lab.results.gains import (
-    cluster_column,
-    lights,
-    policy_names,
-    policy_of,
-    prompt_clusters,
-    prompt_means,
-)
+from rlhf_lab.results.gains import cluster_column, lights, policy_names, policy_of, prompt_clusters, prompt_means
 from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
@@ -42,8 +34,8 @@ def policy_view(study: Study) -> dict[str, Any]:
     examples: dict[str, tuple[bool, StoredRun]] = {}  # level → (True if its run has the common seed, run)
     means: dict[int, pd.DataFrame] = {}
     clusters: dict[Any, str] = {}
-    for job, run in _read_runs(study):
-        level = job["level"]
+    for job in study.completed.to_dict("records"):
+        run, level = read_run(job["run"]), job["level"]
         for light in lights(run):
             states.setdefault(level, {}).setdefault(light.name, []).append(light.state)
         if len(run.evaluation):
@@ -73,10 +65,9 @@ def _seed_of_examples(study: Study) -> Any:
     return levels.idxmax() if len(levels) else None
 
 
-def _read_runs(study: Study) -> Iterator[tuple[dict[Any, Any], StoredRun]]:
-    """Yield every completed job with its run."""
-    for job in study.completed.to_dict("records"):
-        yield job, read_run(job["run"])
+def last_of_runs(policies: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of the last policy of each run."""
+    return policies.loc[policies.groupby("index")["position"].idxmax()]
 
 
 def last_policies(study: Study) -> dict[str, Any] | None:
@@ -85,8 +76,7 @@ def last_policies(study: Study) -> dict[str, Any] | None:
     names = [name for name in SHOWN if name in rows and rows[name].notna().any()]
     if not names:
         return None
-    # The last policy of each run.
-    last = rows.loc[rows.groupby("index")["position"].idxmax()]
+    last = last_of_runs(rows)
     table = []
     for level in study.levels:
         policies = last[last["level"] == level]
@@ -105,7 +95,6 @@ def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[
         cells = []
         for name in names:
             job_states = states[level].get(name, [])
-            # MARKS is ordered from the worst to the best state.
             worst = next((state for state in MARKS if state in job_states), "unknown")
             on = sum(state in ("bad", "watch") for state in job_states)
             text = "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(job_states)}"
@@ -115,26 +104,15 @@ def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[
 
 
 def _side_by_side(examples: dict[str, StoredRun]) -> dict[str, Any]:
-    """Return responses of one job's last policy per level, after those of the first job's starting policy.
-
-    Args:
-        examples: label of a level → one of its runs.
-    """
+    """Return responses of one job's last policy per level, after those of the first job's starting policy."""
     if not examples:
         return {"policies": [], "prompts": [], "total": 0}
     first_run = next(iter(examples.values()))
     names = policy_names(first_run)
-    responses = []
+    shown = [(run.evaluation, policy_of(run), level) for level, run in examples.items()]
     if len(names) > 1:  # otherwise its single policy is both the first and the last
-        start = first_run.evaluation[first_run.evaluation["policy"] == names[0]]
-        responses.append(start.assign(policy=f"start: {names[0]}"))
-    for level, run in examples.items():
-        rows = run.evaluation
-        responses.append(rows[rows["policy"] == policy_of(run)].assign(policy=level))
+        shown.insert(0, (first_run.evaluation, names[0], f"start: {names[0]}"))
+    responses = [rows[rows["policy"] == policy].assign(policy=label) for rows, policy, label in shown]
     # Combine them as if one run had evaluated a policy per level.
-    combined = dataclasses.replace(
-        first_run,
-        evaluation=pd.concat(responses, ignore_index=True),
-        policies=(),
-    )
+    combined = dataclasses.replace(first_run, evaluation=pd.concat(responses, ignore_index=True), policies=())
     return pick_samples(combined, budget=SAMPLE_BYTES)

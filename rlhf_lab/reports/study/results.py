@@ -31,5 +31,4 @@ class StudyResults:
 
     @cached_property
     def policies(self) -> dict[str, Any]:
-        """Policies of the completed jobs, see `policy_view`."""
         return policy_view(self.study)

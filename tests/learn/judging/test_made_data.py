@@ -17,7 +17,7 @@ from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.data.generated import write_generated
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 from rlhf_lab.packs.judging.synthesis import cai_preferences, making, self_instruct, synthetic_sft
-from rlhf_lab.reports.run.corpus import corpus_dots
+from rlhf_lab.reports.run.samples import corpus_dots
 from rlhf_lab.results.answer_corpora import synthetic_corpus
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.training.run import Run
@@ -150,11 +150,7 @@ def test_near_duplicates_and_held_out_prompts_are_rejected(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("recipe", "module", "chunk"),
-    [
-        ("cai_preferences", cai_preferences, 20),
-        ("self_instruct", self_instruct, 4),
-    ],
+    ("recipe", "module", "chunk"), [("cai_preferences", cai_preferences, 20), ("self_instruct", self_instruct, 4)]
 )
 def test_an_interrupted_stage_goes_on_and_asks_nothing_twice(tmp_path, monkeypatch, recipe, module, chunk):
     """The judge is away in the middle; the corpus is that of an undisturbed run, to the byte."""

@@ -14,7 +14,7 @@ from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.suite.settings import EvalSuite
 from rlhf_lab.evaluations.suite.suite_file import VERSIONS, read_suite
 from rlhf_lab.gates.gate import judge
-from rlhf_lab.results.answer_suite import golden_sets
+from rlhf_lab.results.answer_policies import golden_sets
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages import preflight
 from rlhf_lab.stages.execute import ensure

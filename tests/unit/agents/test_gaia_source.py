@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.data import reading
 from rlhf_lab.packs.agents.gaia import rows as gaia
 from rlhf_lab.packs.agents.gaia.questions import GaiaQuestion
 from rlhf_lab.packs.agents.gaia.rows import gaia_attachment, read_gaia
@@ -123,7 +122,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     (tmp_path / "blob").write_text("x")
     rows = [row(1), row(2, file_name="a.txt", file_path="2023/test/a.txt"), row(3, file_name="b.txt")]
     stub = Hub(rows, {"2023/test/a.txt": tmp_path / "blob"})
-    monkeypatch.setattr(reading, "_import_datasets", lambda: stub)
+    monkeypatch.setitem(sys.modules, "datasets", stub)
     monkeypatch.setitem(sys.modules, "huggingface_hub", stub)
     return stub
 

@@ -6,7 +6,7 @@ import pytest
 from synthetic_runs import write_run
 
 from rlhf_lab.packs.speech.report import acoustics
-from rlhf_lab.reports.reward.parts import criteria
+from rlhf_lab.reports.reward.card import criteria
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.statistics.estimates import Estimate
 

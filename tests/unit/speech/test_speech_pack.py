@@ -13,8 +13,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.packs import load, packs
 from rlhf_lab.interop.publishing.card import _loading
-from rlhf_lab.memory.device import Device
-from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.devices import GIB, Device
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.memory.show import stage_lines
 from rlhf_lab.models.families import families, family_of, names

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 import yaml
 from support import planned
+from synthetic_runs import edit, edit_rows
 
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.packs import named
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.reward.attack import attack_levels
+from rlhf_lab.reports.reward.card import attack_levels
 from rlhf_lab.reports.run.header import header_metadata
 from rlhf_lab.reports.run.policies import run_markdown
 from rlhf_lab.results.answer import OTHER_RUN, Conclusion, answer
 from rlhf_lab.results.answer_corpora import synthetic_corpus
+from rlhf_lab.results.answer_policies import against_one_pass, against_reference
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
 from rlhf_lab.statistics.inference import paired_difference
@@ -31,10 +33,8 @@ def change(directory: Path, kind: str, recipe: str = "", **result: object) -> Pa
     """The same run as if another algorithm had made it."""
     config = (directory / "config.yaml").read_text().replace("kind: dpo_iterative", f"kind: {kind}")
     (directory / "config.yaml").write_text(config)
-    manifest = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(json.dumps(manifest | {"recipe": recipe or kind}))
-    stored = json.loads((directory / "result.json").read_text())
-    (directory / "result.json").write_text(json.dumps(stored | result))
+    edit(directory / "manifest.json", recipe=recipe or kind)
+    edit(directory / "result.json", **result)
     return directory
 
 
@@ -69,10 +69,12 @@ def test_what_cannot_be_told_apart_is_said_with_what_could_have_been_found(make_
     rows = [json.loads(line) for line in (directory / "evaluation.jsonl").read_text().splitlines()]
     one_pass = {(r["prompt_id"], r["sample_id"]): r for r in rows if r["policy"] == "one-pass DPO"}
     rng = np.random.default_rng(0)
-    for row in rows:
-        if row["policy"] == "iteration 3":
-            row["gold"] = one_pass[row["prompt_id"], row["sample_id"]]["gold"] + float(rng.normal(0, 0.3))
-    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def near_one_pass(row: dict) -> dict:
+        gold = one_pass[row["prompt_id"], row["sample_id"]]["gold"] + float(rng.normal(0, 0.3))
+        return {"gold": gold} if row["policy"] == "iteration 3" else {}
+
+    edit_rows(directory, near_one_pass)
     sentence = said(directory).sentence
     assert sentence.startswith("Not distinguishable: iterating and one pass of DPO")
     assert "would have been found with 80 % power" in sentence
@@ -120,10 +122,7 @@ def test_what_gold_is_is_said(make_run, config, source):
 
 def test_verified_answers_are_judged_by_accuracy(make_run):
     directory = make_run(gold=False, policies=("SFT", "GRPO"))
-    rows = [json.loads(line) for line in (directory / "evaluation.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["correct"] = int(row["policy"] == "GRPO" and row["prompt_id"] % 2)
-    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    edit_rows(directory, lambda row: {"correct": int(row["policy"] == "GRPO" and row["prompt_id"] % 2)})
     stored = json.loads((directory / "result.json").read_text())["policies"]
     for policy, sampled, greedy in zip(stored, (0.0, 0.5), (0.1, 0.6), strict=True):
         policy["metrics"] |= {"correct": rate(sampled), "correct_greedy": rate(greedy)}
@@ -138,47 +137,66 @@ def test_the_best_policy_is_told_apart_from_the_next_or_not(make_run):
     assert "at a KL of" in sentence and ("above" in sentence or "not distinguishable from" in sentence)
 
 
-METRICS = {
-    "sft": ({"heldout_nll": rate(0.693147)}, "0.693 ±0.020 nats per token, a perplexity of 2.00"),
-    "reward_model": (
+METRICS = [
+    ("sft", {"heldout_nll": rate(0.693147)}, "0.693 ±0.020 nats per token, a perplexity of 2.00"),
+    (
+        "reward_model",
         {"accuracy": rate(0.76), "longer_wins": rate(0.64), "filler_shift": rate(0.01)},
         "0.760 ±0.020 of held-out pairs as labelled, 0.120 more than “the longer response wins”",
     ),
-    "rubric_rm": (
+    (
+        "rubric_rm",
         {"accuracy": rate(0.65), "longer_wins": rate(0.64), "filler_shift": rate(-0.5)},
         "which is not distinguishable from “the longer response wins” (0.640 ±0.020); filler lowers its score",
     ),
-    "rm_report": (
+    (
+        "rm_report",
         {"accuracy": rate(0.7), "ece": rate(0.2), "ece_perfect": rate(0.05)},
         "its confidence is miscalibrated (calibration error 0.200",
     ),
-    "attack": (
+    (
+        "attack",
         {"attack_gain": rate(2.3), "attack_gold": rate(-3.9), "exploit_gain/padding": rate(0.7)},
         "raises the reward by 2.300 ±0.020 standard deviations of ordinary responses, while gold falls by 3.90; of the "
         "fixed exploits, padding gains most (0.700 ±0.020).",
     ),
-    "rm_bench": ({"score": rate(0.8), "items": 90}, "0.800 ±0.020 by the benchmark's own rule over 90 items"),
-    "crossfit": (
+    ("rm_bench", {"score": rate(0.8), "items": 90}, "0.800 ±0.020 by the benchmark's own rule over 90 items"),
+    (
+        "crossfit",
         {"accuracy": rate(0.7), "accuracy/in_sample": rate(0.9)},
         "0.700 ±0.020 of the pairs as labelled, models that were trained on it 0.900",
     ),
-    "prm": ({"accuracy/planted": rate(0.9), "auroc/planted": rate(0.95)}, "right on 0.900 ±0.020"),
-    "orm": ({"accuracy": rate(0.8)}, "right on 0.800 ±0.020"),
-    "step_report": (
+    ("prm", {"accuracy/planted": rate(0.9), "auroc/planted": rate(0.95)}, "right on 0.900 ±0.020"),
+    ("orm", {"accuracy": rate(0.8)}, "right on 0.800 ±0.020"),
+    (
+        "step_report",
         {"caught_5": rate(0.4), "best_of_n": rate(0.8), "majority": rate(0.7)},
         "catches 0.400 ±0.020 of wrong steps behind right answers at 5 % false alarms",
     ),
-}
+    ("reward_model", {"accuracy": rate(0.4), "longer_wins": rate(0.6), "filler_shift": rate(0.5)}, "0.200 fewer than"),
+    (
+        "reward_model",
+        {"accuracy": rate(0.8), "filler_shift": rate(0.5), "disagreement": 0.25},
+        "filler raises its score",
+    ),
+    ("reward_model", {"accuracy": rate(0.8), "disagreement": 0.25}, "its members disagree by 0.250 sd per response"),
+    (
+        "attack",
+        {"attack_gain": rate(-0.01)},
+        "The search does not clearly raise the reward: −0.010 ±0.020 standard deviations",
+    ),
+    # A constant reward has no scale: its gains are null, while gold is measured.
+    ("attack", {"attack_gain": None, "attack_gold": rate(0.0)}, "No gain of the search is known; `card.md` says why."),
+    (
+        "test_time",
+        {"accuracy@1": rate(0.5), "accuracy@4": rate(0.7), "accuracy@16": rate(0.8), "tokens@16": 384.0},
+        "of the prompts are answered correctly for 384 tokens a prompt; with one sample 0.500",
+    ),
+]
 
 
-def test_a_search_without_a_clear_gain_does_not_raise_the_reward(make_run):
-    sentence = said(change(make_run(policies=()), "attack", metrics={"attack_gain": rate(-0.01)})).sentence
-    assert sentence.startswith("The search does not clearly raise the reward: −0.010 ±0.020 standard deviations")
-
-
-@pytest.mark.parametrize("kind", METRICS)
-def test_stages_without_policies_answer_from_their_numbers(make_run, kind):
-    metrics, words = METRICS[kind]
+@pytest.mark.parametrize(("kind", "metrics", "words"), METRICS)
+def test_stages_without_policies_answer_from_their_numbers(make_run, kind, metrics, words):
     assert words in said(change(make_run(policies=()), kind, metrics=metrics)).sentence
 
 
@@ -194,13 +212,6 @@ def test_an_exploit_without_a_score_is_not_the_one_that_gains_most(make_run):
     assert "exploits" not in said(change(directory, "attack", metrics=metrics)).sentence
 
 
-def test_a_gain_that_is_not_known_is_not_replaced_by_other_numbers(make_run):
-    """A constant reward has no scale: its gains are null, while gold is measured."""
-    metrics = {"attack_gain": None, "attack_gold": rate(0.0), "exploit_gold/empty": rate(-2.6)}
-    run = change(make_run(policies=()), "attack", metrics=metrics)
-    assert said(run).sentence == "No gain of the search is known; `card.md` says why."
-
-
 def test_a_made_corpus_is_answered_by_its_rows_and_the_most_frequent_reason_against_one(make_run):
     counts = {"made/rows": 120, "made/items": 150, "made/rejected/tie": 20, "made/rejected/too long": 10}
     metrics = {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in counts.items()}
@@ -209,6 +220,16 @@ def test_a_made_corpus_is_answered_by_its_rows_and_the_most_frequent_reason_agai
         synthetic_corpus(run)
         == "120 of 150 items became rows; the most frequent reason for rejecting the others was “tie” (20)."
     )
+
+
+def test_a_policy_is_measured_against_one_pass_or_else_against_its_start(make_run):
+    without = read_run(make_run("without", prompts=64, policies=("SFT", "iteration 1")))
+    assert against_one_pass(without) == against_reference(without)
+    assert str(against_reference(without)).startswith("iteration 1 raises the gold reward")
+    policies = ("SFT", "one-pass DPO", "iteration 1", "certified policy")
+    restored = read_run(make_run("restored", prompts=64, policies=policies))
+    assert "certified policy against one-pass DPO" in str(against_one_pass(restored))
+    assert against_reference(read_run(make_run("alone", policies=("SFT",)))) is None
 
 
 @pytest.mark.slow
@@ -227,8 +248,7 @@ def test_smoke_size_is_said_by_run_and_study(make_run, make_study):
 
 def test_policies_that_score_the_same_on_every_prompt_are_not_called_indistinguishable(make_run):
     directory = change(make_run(prompts=8), "dpo")
-    rows = [json.loads(line) | {"gold": -0.9} for line in (directory / "evaluation.jsonl").read_text().splitlines()]
-    (directory / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    edit_rows(directory, lambda row: {"gold": -0.9})
     sentence = said(directory).sentence
     assert sentence.startswith("No difference: ") and "the same gold reward on every prompt" in sentence
     (directory / "config.yaml").write_text("algorithm:\n  kind: ppo\n")

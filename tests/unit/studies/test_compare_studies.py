@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from synthetic_runs import edit
 
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import DataError
@@ -15,8 +16,7 @@ from rlhf_lab.studies.frame import read_study
 
 
 def test_two_studies_are_compared_by_shared_level_and_seed(make_study, tmp_path):
-    a = make_study(seeds=3)
-    a = a.rename(tmp_path / "first")
+    a = make_study(seeds=3).rename(tmp_path / "first")
     b = make_study(seeds=2, lift=3.0).rename(tmp_path / "second")
     view = compare(a, b, to=tmp_path / "page").view
     rows = {row[0]: row for row in view["tables"][0]["rows"]}
@@ -24,8 +24,7 @@ def test_two_studies_are_compared_by_shared_level_and_seed(make_study, tmp_path)
     assert float(rows["mixed"][3].split()[0].replace("−", "-")) == pytest.approx(1.8, abs=0.3)  # lifts 3.0 − 1.2
     assert "mixed: only the 2 jobs with a partner are compared (A has 3, B 2)." in view["remarks"]
     assert ("seed", "0, 1, 2", "0, 1") in view["settings"]
-    plan = json.loads((b / "study.json").read_text())
-    (b / "study.json").write_text(json.dumps({**plan, "compare": "algorithm.beta"}))
+    edit(b / "study.json", compare="algorithm.beta")
     with pytest.raises(DataError, match=r"they share no level"):
         compare(a, b, to=tmp_path / "page")
 
@@ -47,9 +46,8 @@ def test_proxies_of_two_rewards_are_not_tested(make_study, tmp_path):
         for job in range(6):
             run = study / f"jobs/{job}/run"
             (run / "config.yaml").write_text("reward: {terms: {bt: {kind: bt}}}\n")
-            manifest = json.loads((run / "manifest.json").read_text())
             needs = {"reward": {"recipe": recipe, "key": f"{study.name}{job}", "dir": "gone"}}
-            (run / "manifest.json").write_text(json.dumps(manifest | {"needs": needs}))
+            edit(run / "manifest.json", needs=needs)
 
     def tested(b: Path) -> tuple[set[str], list[str]]:
         view = compare(a, b, to=tmp_path / "page").view
@@ -63,19 +61,14 @@ def test_proxies_of_two_rewards_are_not_tested(make_study, tmp_path):
     assert "mixed: proxy not tested: other rewards or sources of gold in A and B." in remarks
 
 
-def without(study: Path, factor: str) -> Path:
-    """The study as if it had never set the factor."""
-    plan = json.loads((study / "study.json").read_text())
-    for job in plan["jobs"]:
-        del job["overrides"][factor]
-    (study / "study.json").write_text(json.dumps(plan))
-    return study
-
-
 def test_repeats_of_one_seed_are_no_runs_of_their_own(make_study, tmp_path):
     """Three jobs of A each beside the one of B would make three pairs of one independent run."""
     a = make_study(seeds=3).rename(tmp_path / "first")
-    b = without(make_study(seeds=1).rename(tmp_path / "second"), "seed")
+    b = make_study(seeds=1).rename(tmp_path / "second")
+    jobs = json.loads((b / "study.json").read_text())["jobs"]
+    for job in jobs:
+        del job["overrides"]["seed"]
+    edit(b / "study.json", jobs=jobs)
     view = compare(a, b, to=tmp_path / "page").view
     assert all(row[4:7] == ("–",) * 3 for table in view["tables"] for row in table["rows"])
     assert sum("not tested" in note for note in view["remarks"]) == 3
@@ -85,9 +78,9 @@ def test_repeats_of_one_seed_are_no_runs_of_their_own(make_study, tmp_path):
 def test_a_job_with_two_partners_is_not_tested(make_study, tmp_path):
     a = make_study(seeds=2).rename(tmp_path / "first")
     b = make_study(seeds=2).rename(tmp_path / "second")
-    plan = json.loads((a / "study.json").read_text())
-    for index, job in enumerate(plan["jobs"]):  # A sweeps another factor within one seed, which B does not set
+    planned = json.loads((a / "study.json").read_text())["jobs"]
+    for index, job in enumerate(planned):  # A sweeps another factor within one seed, which B does not set
         job["overrides"] |= {"seed": 0, "algorithm.beta": index}
-    (a / "study.json").write_text(json.dumps(plan))
+    edit(a / "study.json", jobs=planned)
     jobs = compared_jobs(read_study(a), read_study(b), "mixed")
     assert (jobs.test, len(jobs.a), len(jobs.b)) == ("none", 2, 2)

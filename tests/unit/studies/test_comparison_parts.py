@@ -7,33 +7,24 @@ import json
 import pytest
 import yaml
 from support import paired_over_seeds
-from synthetic_runs import write_study
+from synthetic_runs import edit, write_study
 from test_compare import responses, write_run
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.notes import run_notes
 from rlhf_lab.reports.comparison.report import compare
-from rlhf_lab.reports.comparison.scales import Mismatch, mismatches, refuse_two_worlds
-from rlhf_lab.reports.comparison.sentences import distinguishable, indistinguishable
-from rlhf_lab.reports.comparison.setting_changes import origin_changes, user_code_changes
-from rlhf_lab.reports.comparison.stored import stored_conclusion, stored_numbers
+from rlhf_lab.reports.comparison.scales import mismatches, origin_changes, refuse_two_worlds, user_code_changes
+from rlhf_lab.reports.comparison.view import distinguishable, indistinguishable
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.scales import scale_identity
 from rlhf_lab.statistics.inference import repetitions_to_decide
 
-ACCURACY = {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100, "clusters": 100}
 REWARD, POLICY = ({role: {"key": "one"}} for role in ("reward", "policy"))
 
 
 def other(need: dict) -> dict:
     return {role: {"key": "another"} for role in need}
-
-
-def test_a_mismatch_covers_the_terms_of_a_metric():
-    mismatch = Mismatch("other rewards", ("reward", "proxy"))
-    assert mismatch.covers("reward/bt") and mismatch.covers("proxy")
-    assert not mismatch.covers("rewarding") and not mismatch.covers("gold")
 
 
 def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path):
@@ -42,7 +33,8 @@ def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path)
         for name, needs in {"a": REWARD, "b": other(REWARD), "c": POLICY, "d": other(POLICY)}.items()
     }
     (reward,) = mismatches(runs["a"], runs["b"])
-    assert reward.covers("proxy") and not reward.covers("kl") and not reward.covers("gold")
+    assert reward.covers("proxy") and reward.covers("reward/bt") and not reward.covers("rewarding")
+    assert not reward.covers("kl") and not reward.covers("gold")
     (start,) = mismatches(runs["c"], runs["d"])
     assert start.covers("kl") and start.covers("win_rate") and not start.covers("gold")
     assert not mismatches(runs["a"], runs["a"]) and not mismatches(runs["a"], runs["c"])
@@ -147,25 +139,9 @@ def test_remarks_name_what_is_not_alike(tmp_path):
     assert not run_notes(*find_sides(twin, b))
 
 
-def test_numbers_without_rows_are_tested_from_their_intervals(tmp_path):
-    a = write_run(tmp_path / "a", [], metrics={"accuracy": ACCURACY, "seconds": 3.0, "only_a": 1.0})
-    b = write_run(tmp_path / "b", [], metrics={"accuracy": ACCURACY | {"mean": 0.9, "low": 0.85, "high": 0.95}})
-    sides = find_sides(a, b)
-    ((title, of_a, of_b, test, _), has_interval), *others = stored_numbers(*sides, tested=())
-    assert (title, has_interval, others) == ("accuracy", True, [])
-    assert "0.70" in of_a and "0.90" in of_b
-    # sd .1/1.96 and .05/1.96: z = .2 / √(.051² + .0255²) = 3.5
-    assert test.startswith("unpaired z 3.5")
-    assert f"accuracy: {of_a} and {of_b}, {test}." in stored_conclusion(*sides, [((title, of_a, of_b, test, ""), True)])
-    assert stored_numbers(*sides, tested=("accuracy",)) == []
-    assert stored_conclusion(*sides, []).endswith("No number that both stored can be tested.")
-
-
 def of_world(directory, name, **data):
     """The same run, measured on other data."""
-    file = directory / "manifest.json"
-    manifest = json.loads(file.read_text())
-    file.write_text(json.dumps(manifest | {"data": {"name": name}}))
+    edit(directory / "manifest.json", data={"name": name})
     config = directory / "config.yaml"
     config.write_text(config.read_text() + yaml.safe_dump({"data": {"kind": name, **data}}))
     return directory
@@ -174,9 +150,8 @@ def of_world(directory, name, **data):
 def test_truths_of_two_worlds_are_not_compared(make_run):
     """Gold is +2.5 of one world's points against another's: neither a test nor a remark makes it one measure."""
     a, b = make_run("a"), of_world(make_run("b", lift=2.5), "speech")
-    with pytest.raises(
-        DataError, match=r"A \(.*a\) is measured on data=mini_hh, B \(.*b\) on data=speech, so their gold"
-    ):
+    message = r"A \(.*a\) is measured on data=mini_hh, B \(.*b\) on data=speech, so their gold"
+    with pytest.raises(DataError, match=message):
         compare(a, b)
     refuse_two_worlds(*(side.run for side in find_sides(a, make_run("c", seed=7))))  # the same world is not refused
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_lab.config.study_settings import CorrelationSettings
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.reports.study.correlations import correlations
+from rlhf_lab.reports.study.claims import correlations
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import CorrelationDifference
@@ -99,10 +99,7 @@ def test_a_strong_correlation_is_confirmed_and_shown(make_study):
 
 @pytest.mark.parametrize(
     ("sign", "settings", "verdict", "said"),
-    [
-        (1, 12, REFUTED, "Not confirmed"),
-        (-1, 4, UNTESTED, "Not tested, because fewer than 5 settings"),
-    ],
+    [(1, 12, REFUTED, "Not confirmed"), (-1, 4, UNTESTED, "Not tested, because fewer than 5 settings")],
 )
 def test_the_opposite_sign_is_not_confirmed_and_few_settings_test_nothing(make_study, sign, settings, verdict, said):
     study = study_of(make_study, jobs(lambda world, n, seed: sign * n, settings=settings))

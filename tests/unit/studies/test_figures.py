@@ -28,7 +28,9 @@ from rlhf_lab.figures.charts import (
 )
 from rlhf_lab.figures.labels import NARROW, TextLabel, place_labels
 from rlhf_lab.figures.layers import Chart, EventMark, span
-from rlhf_lab.figures.vegalite import MarkLayer, channel, layered
+from rlhf_lab.figures.vegalite import MarkLayer, Tables, channel, layered, to_number_or_text
+from rlhf_lab.reports.page import PageFigures
+from rlhf_lab.results.glossary import FORMS, GLOSSARY, meaning, term
 from rlhf_lab.results.samples import pack
 from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, seed_mean
@@ -76,15 +78,14 @@ def test_specifications_are_vega_lite():
 
 
 def test_layers_share_what_stands_before_them():
-    """A step returns another layer; objects are sorted; a second end has no type; one table is named once."""
+    """A step returns another layer; a second end has no type; one table is named once."""
     base = MarkLayer("rows0").encode(x=channel("x:Q", scale={"nice": False, "domain": [0, 1]}))
     ends = base.where("isValid(datum.low)").mark("rule", size=2, clip=True).encode(x2="high:Q")
     dots = base.mark("point").encode(y="name:N")
     selected = layered([ends, dots], [{"name": "zoom"}], 100, 50)
     first, second = selected["layer"]
     assert selected["data"] == {"name": "rows0"} and "data" not in first
-    assert list(first["mark"]) == ["type", "clip", "size"] and first["encoding"]["x2"] == {"field": "high"}
-    assert list(first["encoding"]["x"]["scale"]) == ["domain", "nice"]
+    assert first["encoding"]["x2"] == {"field": "high"}
     assert first["transform"] == [{"filter": "isValid(datum.low)"}] and "transform" not in second
     assert second["encoding"]["y"] == {"field": "name", "type": "nominal"} and "x2" not in second["encoding"]
     assert selected["params"] == [{"name": "zoom", "views": [first["name"]]}]
@@ -243,3 +244,31 @@ def test_numbers_read_well():
     assert compact(Estimate(1.0, 0.90001, 1.09999, 9, 9)) == "1.00 ±0.10"
     assert signed(Estimate(0.25, 0.05, 0.45, 9, 9)) == "+0.25 ±0.20"
     assert [p_text(p) for p in (0.0004, 0.034, 0.34, math.nan)] == ["< 0.001", "0.034", "0.34", "–"]
+
+
+def test_numbers_that_are_not_finite_are_left_out_and_break_a_line():
+    assert [to_number_or_text(value) for value in (1.23456789, float("nan"), "a", None)] == [1.23457, None, "a", None]
+    tables = Tables()
+    tables.chart([{"x": float("inf"), "y": float("nan"), "facts": {}}])
+    assert tables.rows == {"rows0": [{"y": None}]}
+
+
+def test_a_figure_is_complete_before_its_script_and_cannot_end_it():
+    figures = PageFigures()
+    series = Series("loss </script><b>", [Point(0, 1), Point(1, 2)])
+    chart = curves([series], title="loss <b>", legend=True)
+    page = str(figures.draw(chart))
+    assert page.index("<svg") < page.index('<script type="application/json">')
+    assert page.count("</script>") == 1 and "<b>" not in re.sub(r"<(title|desc)>.*?</\1>", "", page)
+    assert str(figures.script()).count('id="vega"') == 1
+
+
+def test_forms_lead_to_words_that_are_there():
+    assert set(FORMS.values()) <= set(GLOSSARY)
+    assert meaning("Gold reward") == GLOSSARY["gold"] and meaning("KL,\u00a0nats") == GLOSSARY["kl"]
+    assert meaning("policy") == ""
+
+
+def test_a_term_is_escaped_and_can_have_the_focus():
+    assert term("lead") == f'<abbr tabindex="0" title="{GLOSSARY["lead"]}">lead</abbr>'
+    assert term("<b>") == "&lt;b&gt;" and term("x", '"><i>') == '<abbr tabindex="0" title="&#34;&gt;&lt;i&gt;">x</abbr>'

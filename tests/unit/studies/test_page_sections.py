@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from synthetic_runs import edit
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports import sections
-from rlhf_lab.reports.monitor.lights import lights
+from rlhf_lab.reports.monitor.panels import lights
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.reward.parts import criteria
-from rlhf_lab.reports.run.corpus import corpus, corpus_dots
-from rlhf_lab.reports.run.origin import data_reports
+from rlhf_lab.reports.reward.card import criteria
+from rlhf_lab.reports.run.header import data_reports
+from rlhf_lab.reports.run.samples import corpus, corpus_dots
 from rlhf_lab.reports.sections import PageSection, ReportTable, page_sections, section_givers
+from rlhf_lab.reports.study.claims import fronts
 from rlhf_lab.reports.study.header import jobs
-from rlhf_lab.reports.study.pareto_fronts import fronts
 from rlhf_lab.reports.study.paths import paths
 from rlhf_lab.reports.study.policies import pairs
 from rlhf_lab.reports.study.results import StudyResults
@@ -111,8 +110,7 @@ def test_sections_without_content_are_left_out(make_run, make_study):
 
 def with_metrics(directory, numbers: dict[str, float]):
     metrics = {name: {"mean": n, "low": n, "high": n, "n": 1, "clusters": 1} for name, n in numbers.items()}
-    result = json.loads((directory / "result.json").read_text())
-    (directory / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
+    edit(directory / "result.json", metrics=metrics)
     return read_run(directory)
 
 

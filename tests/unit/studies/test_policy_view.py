@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pandas as pd
+from synthetic_runs import edit, edit_rows
 
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.study.job_pairs import MAX_TESTS, job_pairs
@@ -42,8 +43,7 @@ def test_jobs_of_a_study_without_seeds_are_no_repetitions(make_study):
     plan = json.loads((directory / "study.json").read_text())
     for job in plan["jobs"]:
         job["overrides"]["algorithm.lr"] = (0.1, 0.3)[job["overrides"].pop("seed")]
-        manifest = directory / f"jobs/{job['index']}/run/manifest.json"
-        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"seed": 7}))
+        edit(directory / f"jobs/{job['index']}/run/manifest.json", seed=7)
     (directory / "study.json").write_text(json.dumps(plan))
     study = read_study(directory)
     assert set(study.policies["seed"]) == {7}
@@ -52,20 +52,13 @@ def test_jobs_of_a_study_without_seeds_are_no_repetitions(make_study):
     assert gold == compact(level_mean(study, "gold", "current"))
 
 
-def test_replies_of_all_levels_stand_side_by_side(make_study):
-    samples = policy_view(read_study(make_study(seeds=2, failed=(0,))))["samples"]
-    assert samples["policies"] == ["start: SFT", "buffer current", "buffer mixed", "buffer stale"]
-    assert all(len(prompt["replies"]) == 4 and all(prompt["replies"]) for prompt in samples["prompts"])
-
-
 def with_prompts_of_their_own(directory):
     """Give every seed of a study prompts of its own, which have the same ids."""
     plan = json.loads((directory / "study.json").read_text())
     for job in plan["jobs"]:
         seed = job["seed"] = job["overrides"]["seed"]
-        file = directory / f"jobs/{job['index']}/run/evaluation.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        file.write_text("".join(json.dumps(row | {"prompt": f"{row['prompt']} (seed {seed})"}) + "\n" for row in rows))
+        run = directory / f"jobs/{job['index']}/run"
+        edit_rows(run, lambda row, seed=seed: {"prompt": f"{row['prompt']} (seed {seed})"})
     (directory / "study.json").write_text(json.dumps(plan))
     return directory
 
@@ -74,6 +67,7 @@ def test_replies_side_by_side_are_to_the_same_prompt(make_study):
     """The first job of the first level failed, so seed 1 is the first one that all levels have."""
     directory = with_prompts_of_their_own(make_study(seeds=2, failed=(0,)))
     samples = policy_view(read_study(directory))["samples"]
+    assert samples["policies"] == ["start: SFT", "buffer current", "buffer mixed", "buffer stale"]
     assert {prompt["text"][-8:] for prompt in samples["prompts"]} == {"(seed 1)"}
     assert all(all(prompt["replies"]) for prompt in samples["prompts"])
     # without a common seed, responses to other prompts are no responses to this one

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_lab.config.study_settings import RateSettings
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.reports.study.rates import rates
+from rlhf_lab.reports.study.claims import rates
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED
@@ -149,4 +149,3 @@ def test_settings_are_refused_with_a_message():
 
 def test_small_rates_are_not_rounded():
     assert rate_in_words(FALSE | {"than": 0.005}).endswith("lower than 0.5% of runs")
-    assert rate_in_words(FALSE | {"than": 0.2}).endswith("lower than 20% of runs")

@@ -13,7 +13,7 @@ from rlhf_lab.config import compose
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.reports.study.correlations import correlations as correlation_section
+from rlhf_lab.reports.study.claims import correlations as correlation_section
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.studies.claims import (
     AFTER_LOOK,

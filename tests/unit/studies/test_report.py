@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from synthetic_runs import edit, edited
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_report
@@ -108,9 +109,7 @@ def test_sample_text_cannot_leave_its_place(make_run):
         file = directory / name
         file.write_text(file.read_text().replace("Take the train", "Take " + json.dumps(ATTACK)[1:-1]))
     (directory / "config.yaml").write_text(f"note: {ATTACK}\n")
-    result = json.loads((directory / "result.json").read_text())
-    result |= {"status": "failed", "error": ATTACK}
-    (directory / "result.json").write_text(json.dumps(result))
+    edit(directory / "result.json", status="failed", error=ATTACK)
     page = write_report(directory)
     tags = Tags(page.read_text())
     scripts = re.findall(r"<script([^>]*)>", page.read_text())
@@ -158,9 +157,8 @@ def test_any_file_may_be_missing(make_run, missing):
 
 def test_a_stored_mean_that_its_samples_contradict_is_pointed_out(make_run):
     directory = make_run()
-    result = json.loads((directory / "result.json").read_text())
-    result["policies"][1]["metrics"]["proxy"] |= {"mean": 5.0, "low": 4.0, "high": 6.0}
-    (directory / "result.json").write_text(json.dumps(result))
+    with edited(directory / "result.json") as result:
+        result["policies"][1]["metrics"]["proxy"] |= {"mean": 5.0, "low": 4.0, "high": 6.0}
     assert "one-pass DPO, proxy reward: mean 5 does not match its 60 rows" in text(write_report(directory))
 
 
@@ -194,7 +192,6 @@ def test_other_folders_are_refused_with_directions(make_run, tmp_path):
 
 def test_notes_of_a_run_stand_on_its_page(make_run):
     directory = make_run()
-    result = json.loads((directory / "result.json").read_text())
-    (directory / "result.json").write_text(json.dumps(result | {"notes": ["DPO equals SFT: KL 2e-05 <nats>"]}))
+    edit(directory / "result.json", notes=["DPO equals SFT: KL 2e-05 <nats>"])
     words = text(write_report(directory))
     assert "Notes of the run DPO equals SFT: KL 2e-05 <nats>" in words

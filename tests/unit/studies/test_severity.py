@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from synthetic_runs import edit
 
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.gains import MONITOR, _reward_light, light_note, lights
@@ -19,12 +20,11 @@ def watched(make_run):
 
     def make(*, level: str = "hard_stop", policies=("SFT", "PPO"), gold: bool = True, **more: float):
         directory = make_run(policies=policies, gold=gold, prompts=60)
-        result = json.loads((directory / "result.json").read_text())
+        metrics: dict[str, float] = {}
         for name in ("warning", "hard_stop"):
             on = (name == "warning" and level != "ok") or level == "hard_stop"
-            result["metrics"] |= {f"alarm/{name}": float(on), f"alarm_at/{name}": 2, f"alarm_share/{name}": 0.5}
-        result["metrics"] |= more
-        (directory / "result.json").write_text(json.dumps(result))
+            metrics |= {f"alarm/{name}": float(on), f"alarm_at/{name}": 2, f"alarm_share/{name}": 0.5}
+        edit(directory / "result.json", metrics=metrics | more)
         return directory
 
     return make

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from synthetic_runs import edit
 
 from rlhf_lab.config import registry
 from rlhf_lab.reports.run.policies import policy_table
-from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.stage import algorithm_settings
+from rlhf_lab.results.rundir import algorithm_settings, read_run
 from rlhf_lab.results.wording import usual_size, with_own_size
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.training.settings import StageSettings
@@ -30,9 +28,7 @@ def run(make_run):
         "ranking_accuracy": estimate(0.6, 100, 86),
     }
     stored = {name: value.to_dict() for name, value in metrics.items()}
-    result = json.loads((directory / "result.json").read_text())
-    result["policies"] = [{"name": name, "metrics": stored} for name in ("SFT", "DPO")]
-    (directory / "result.json").write_text(json.dumps(result))
+    edit(directory / "result.json", policies=[{"name": name, "metrics": stored} for name in ("SFT", "DPO")])
     (directory / "evaluation.jsonl").write_text("")
     return read_run(directory)
 

@@ -12,9 +12,9 @@ from support import checked, planned, said
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.file_settings import GSM8K, PromptsData, Verifiable
 from rlhf_lab.data.settings import Mix
+from rlhf_lab.data.split_rows import as_requested
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified

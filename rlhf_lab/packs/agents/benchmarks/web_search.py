@@ -25,7 +25,7 @@ from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.packs.agents.benchmarks.web_pages import build_opener, page_text
 from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
-from rlhf_lab.packs.judging.judges.keys import scrub, without_key
+from rlhf_lab.packs.judging.judges.access import scrub, without_key
 
 LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
 """Limits of one HTTP request to the search service; a search that fails is requested again."""

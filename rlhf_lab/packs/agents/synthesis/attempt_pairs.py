@@ -16,7 +16,7 @@ import numpy as np
 
 from rlhf_lab.core.episodes import Demonstrating, Episode
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.attempts import Attempts, attempt_text, write_attempts
+from rlhf_lab.data.generated import Attempts, attempt_text, write_attempts
 from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
 from rlhf_lab.packs.agents.synthesis.trajectories import demonstrated, environment_of
 from rlhf_lab.packs.judging.synthesis import making

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.attempts import attempt_text
+from rlhf_lab.data.generated import attempt_text
 from rlhf_lab.packs.agents.synthesis.settings import RewardTrajectories
 from rlhf_lab.packs.agents.synthesis.trajectories import UNFINISHED, TrajectoryMaker, sampled_attempt
 from rlhf_lab.packs.judging.synthesis import making

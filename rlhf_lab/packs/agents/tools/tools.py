@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
-from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.loading import world_corpus
 from rlhf_lab.data.text_calls import ANSWER
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.agents.tools.demonstrations import (
@@ -46,17 +45,8 @@ def build(settings: Tools) -> Corpus:
             rows += _rows(world, task, settings)
         splits[split] = rows
         reports[split] = LoadReport(rows=len(rows), kept=len(rows), statistics=statistics(rows))
-    rows_digest = fingerprint(splits["train"], splits["test"])
-    content = f"tool world {VERSION} {settings!r} {rows_digest}"
-    return Corpus(
-        name="tools",
-        train=splits["train"],
-        test=splits["test"],
-        fingerprint=sha256(content.encode()).hexdigest(),
-        preferences=False,
-        report=reports,
-        environment=world,
-    )
+    described = f"tool world {VERSION}"
+    return world_corpus("tools", described, settings, splits, reports, preferences=False, environment=world)
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:

@@ -6,14 +6,12 @@ are only context.
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import numpy as np
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
-from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.loading import world_corpus
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.packs.code.repairs.settings import Repairs
 from rlhf_lab.packs.code.repairs.world import VERSION, RepairWorld, RepairWorldSize
@@ -33,16 +31,8 @@ def build(settings: Repairs) -> Corpus:
         }
         splits[split] = rows
         reports[split] = LoadReport(rows=len(rows), kept=len(rows), statistics=statistics)
-    content = f"repairs world {VERSION} {settings!r} {fingerprint(splits['train'], splits['test'])}"
-    return Corpus(
-        name="repairs",
-        train=splits["train"],
-        test=splits["test"],
-        fingerprint=sha256(content.encode()).hexdigest(),
-        preferences=False,
-        report=reports,
-        environment=world,
-    )
+    described = f"repairs world {VERSION}"
+    return world_corpus("repairs", described, settings, splits, reports, preferences=False, environment=world)
 
 
 def world_of(settings: Repairs) -> RepairWorld:

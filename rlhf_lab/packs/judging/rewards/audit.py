@@ -1,8 +1,8 @@
-"""People as a source of comparisons for audited training (`reward.audit.labels_from=human`).
+"""Sources of comparisons for audited training: the judge, or people (`reward.audit.labels_from=judge`, `human`).
 
-Training adds the comparisons of an iteration to a label store next to the run directory and waits for the answers,
-which people give on the page of `python -m rlhf_lab label STORE`, in another process. The store is append-only, so a
-run that was interrupted finds the answers that it had already received.
+For people, training adds the comparisons of an iteration to a label store next to the run directory and waits for the
+answers. People give them on the page of `python -m rlhf_lab label STORE`, in another process. The store is append-only,
+so an interrupted run finds the answers that it had already received.
 """
 
 from __future__ import annotations
@@ -18,10 +18,34 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import Comparer, FloatArray
+from rlhf_lab.packs.judging.judges.context import judge_of
+from rlhf_lab.packs.judging.judges.pairwise import Candidates, judge_pairs
 from rlhf_lab.packs.judging.labels.command import audit_store_path
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem, digest
 from rlhf_lab.packs.judging.labels.store import LabelStore
 from rlhf_lab.training.run import Run
+
+TITLE = "audit"
+
+
+def by_judge(run: Run) -> Comparer:
+    """Return a comparer that asks the judge of the run (`judge=…`) in both orders, two requests per comparison.
+
+    A comparison is unanswered if the answer in one of the orders is a refusal, truncated or unreadable.
+    """
+    judge = judge_of(run)
+
+    def ask(pairs: Sequence[Candidates]) -> list[float]:
+        judgements = judge_pairs(judge, pairs, title=TITLE)
+        return [math.nan if judgement.score is None else judgement.score for judgement in judgements]
+
+    def compare(first: Sequence[Episode], second: Sequence[Episode]) -> FloatArray:
+        pairs = [Candidates(a.prompt, a.response, b.response) for a, b in zip(first, second, strict=True)]
+        # one process sends the requests, because each would be paid for
+        return np.array(ranks.on_main(lambda: ask(pairs)), dtype=np.float64)
+
+    return compare
+
 
 POLL_SECONDS = 1.0
 """Seconds between two readings of the store while training waits."""
@@ -72,7 +96,6 @@ def by_people(run: Run) -> Comparer:
 
 
 def _item(policy: Episode, start: Episode) -> LabelItem:
-    """Return the comparison of a response of the policy with one of the start policy."""
     return LabelItem(
         id=digest("audit", policy.prompt, policy.response, start.response),
         prompt_id=digest(policy.prompt),

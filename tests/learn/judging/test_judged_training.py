@@ -1,17 +1,23 @@
-"""A judge as the gold of a whole stage that trains on another reward."""
+"""Stages that train while a judge is the gold, or while people audit."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ONE_LAYER, planned
+from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.packs.judging.judges import context as caller
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
+from rlhf_lab.packs.judging.labels.command import audit_store_path
+from rlhf_lab.packs.judging.labels.items import SECOND
+from rlhf_lab.packs.judging.labels.store import LabelStore
+from rlhf_lab.packs.judging.rewards import audit
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages.execute import execute
 
@@ -79,3 +85,46 @@ def test_a_judge_grades_what_is_evaluated_and_not_what_is_trained_on(toy, tmp_pa
     assert "gold_peak" not in result["metrics"] and result["metrics"]["gold_undecided"] in (0, 1)
     source = read_run(stage.directory).gold_source
     assert source == f"the grade of the judge openai_compatible words on the rubric {rubric}"
+
+
+SHORT = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16")
+GRPO = (
+    "algorithm.iterations=4",
+    "algorithm.prompts_per_iteration=4",
+    "algorithm.optimizer=adamw",
+    "needs.reward=null",
+    "reward=gold",
+    "reward.audit.labels_per_iteration=8",
+    "reward.audit.labels_from=human",
+)
+
+
+def test_people_who_prefer_the_start_policy_raise_an_alarm(tmp_path, monkeypatch):
+    """Four iterations with 8 comparisons, nearly all lost, or tied where both policies said the same."""
+    monkeypatch.setattr(audit, "POLL_SECONDS", 0.01)
+    sft = planned("sft", *SHORT, f"outputs={tmp_path}")
+    execute(sft)
+    stage = planned("grpo", *SHORT, *GRPO, f"needs.policy={Path(sft.model)}", f"outputs={tmp_path}")
+    path = audit_store_path(stage.directory)
+    done = threading.Event()
+
+    def person() -> None:
+        store = LabelStore(path, create=True)
+        while not done.wait(0.01):
+            item = store.next_item("ana")
+            if item is not None:
+                store.label(item.id, "ana", item.id, winner=SECOND, shown=SECOND, seconds=1.0)
+        store.close()
+
+    thread = threading.Thread(target=person)
+    thread.start()
+    try:
+        execute(stage)
+    finally:
+        done.set()
+        thread.join()
+    metrics = read_json(stage.directory / "result.json")["metrics"]
+    labels = LabelStore(path).labels()
+    assert metrics["audit/labels"] == 4 * 8 and metrics["audit/unanswered"] == 0
+    assert metrics["audit/alarm"] == 1 and 20 < len(labels) <= 32
+    assert {label.item.names for label in labels} == {("policy", "start")}
