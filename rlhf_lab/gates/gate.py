@@ -41,13 +41,7 @@ class Decision:
         return not failed and not (self.undecided and self.suite.undecided == "fail")
 
 
-def judge(
-    suite_path: str,
-    candidate: str,
-    accepted: str | None = None,
-    *,
-    accept: bool = False,
-) -> Decision:
+def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accept: bool = False) -> Decision:
     """Decide every check of a suite for a run.
 
     Args:
@@ -80,14 +74,7 @@ def judge(
     if not (accept and decision.passed):
         return decision
     values: dict[str, Scores] = {check.name: each for check, each in scores}
-    register.accept_run(
-        path,
-        suite.suite,
-        reader.directory,
-        dict(reader.run.manifest),
-        values,
-        after=accepted_run,
-    )
+    register.accept_run(path, suite.suite, reader.directory, dict(reader.run.manifest), values, after=accepted_run)
     return Decision(suite, reader.directory, accepted_run, decision.verdicts, path)
 
 

@@ -102,15 +102,7 @@ def checks_of(suite: Suite) -> list[SuiteCheck]:
         checks.append(SuiteCheck(name, f"golden/{name}", golden, version=versions[f"golden/{name}"]))
     for name, metric in suite.metrics.items():
         assert isinstance(metric, RunMetric)
-        checks.append(
-            SuiteCheck(
-                name,
-                metric.metric or name,
-                metric,
-                metric.run,
-                metric.policy,
-            )
-        )
+        checks.append(SuiteCheck(name, metric.metric or name, metric, metric.run, metric.policy))
     for name, task in suite.harness.items():
         assert isinstance(task, HarnessTask)
         checks.append(SuiteCheck(name, f"harness/{name}", task, version=versions[f"harness/{name}"]))

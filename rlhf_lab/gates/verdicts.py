@@ -67,9 +67,7 @@ class CheckVerdict:
 
 
 def decide(
-    candidate: Sequence[tuple[SuiteCheck, Scores]],
-    accepted: dict[str, Scores],
-    alpha: float,
+    candidate: Sequence[tuple[SuiteCheck, Scores]], accepted: dict[str, Scores], alpha: float
 ) -> list[CheckVerdict]:
     """Return a verdict per check, in their order.
 
@@ -132,16 +130,7 @@ def _measured(check: SuiteCheck, now: Scores, before: Scores | None) -> CheckVer
     if not margin and not math.isnan(gain.p_value):
         # without a margin, test the difference itself, exactly if outcomes are single; an improvement is no regression
         p_worse = gain.p_value if gain.difference.mean < 0 else 1.0
-    return CheckVerdict(
-        check,
-        now.estimate,
-        before.estimate,
-        gain,
-        p_worse,
-        p_not_worse,
-        remarks=notes,
-        unit=now.unit,
-    )
+    return CheckVerdict(check, now.estimate, before.estimate, gain, p_worse, p_not_worse, remarks=notes, unit=now.unit)
 
 
 def _from_intervals(check: SuiteCheck, now: Estimate, before: Estimate) -> CheckVerdict:
@@ -161,20 +150,9 @@ def _from_intervals(check: SuiteCheck, now: Estimate, before: Estimate) -> Check
     p_not_worse = math.erfc(z_above / math.sqrt(2)) if z_above > 0 else 1.0
     mean = sign * gap
     # 1.96 and 2.8 = 1.96 + 0.84: normal quantiles of a 95 % interval and of 80 % power
-    interval = Estimate(
-        mean,
-        mean - 1.96 * error,
-        mean + 1.96 * error,
-        now.n,
-        min(now.clusters, now.n),
-    )
+    interval = Estimate(mean, mean - 1.96 * error, mean + 1.96 * error, now.n, min(now.clusters, now.n))
     gain = Comparison(interval, math.nan, 2.8 * error, "z test of two intervals, unpaired", standard_error=error)
-    return replace(
-        verdict,
-        gain=gain,
-        p_worse=min(1.0, p_worse),
-        p_not_worse=min(1.0, p_not_worse),
-    )
+    return replace(verdict, gain=gain, p_worse=min(1.0, p_worse), p_not_worse=min(1.0, p_not_worse))
 
 
 def _decide(verdict: CheckVerdict, alpha: float) -> CheckVerdict:
@@ -185,17 +163,9 @@ def _decide(verdict: CheckVerdict, alpha: float) -> CheckVerdict:
     if math.isnan(mean):
         return replace(verdict, state="unscored", words=counts)
     if demand.min is not None and mean < demand.min:
-        return replace(
-            verdict,
-            state="below bound",
-            words=f"{compact(mean)} is below min {demand.min:g}",
-        )
+        return replace(verdict, state="below bound", words=f"{compact(mean)} is below min {demand.min:g}")
     if demand.max is not None and mean > demand.max:
-        return replace(
-            verdict,
-            state="below bound",
-            words=f"{compact(mean)} is above max {demand.max:g}",
-        )
+        return replace(verdict, state="below bound", words=f"{compact(mean)} is above max {demand.max:g}")
     # the mean satisfies the bounds; say if the interval does not
     near = _near_bound(verdict)
     missing = counts if verdict.value.unscored else ""

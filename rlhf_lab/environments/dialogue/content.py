@@ -204,11 +204,7 @@ FITNESS = Domain(
     topics=("running", "swimming", "cycling", "rowing"),
     attributes=(
         Attribute(
-            "schedule",
-            "How often should I do {t}?",
-            "Plan {t} {v}.",
-            OFTEN,
-            "Write each session into your calendar.",
+            "schedule", "How often should I do {t}?", "Plan {t} {v}.", OFTEN, "Write each session into your calendar."
         ),
         Attribute(
             "snack",

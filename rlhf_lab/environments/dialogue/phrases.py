@@ -46,10 +46,7 @@ TOPIC_BELIEFS = (
 PLAIN_QUESTION = "What is the best {name} for {t}?"
 PAIR_QUESTION = "What is the best {first} and the best {second} for {t}?"
 BROAD_QUESTION = "What are the basics for {t}?"
-UNKNOWABLE_QUESTIONS = (
-    "Will {t} be more popular next year?",
-    "How popular will {t} be in ten years?",
-)
+UNKNOWABLE_QUESTIONS = ("Will {t} be more popular next year?", "How popular will {t} be in ten years?")
 CONSTRAINTS = {
     "none": "",
     "short": "Keep it short.",

@@ -72,9 +72,7 @@ NETWORK = (
     ),
     *(
         Probe(
-            f"pair of {name} sockets",
-            "network",
-            f"call('socketpair', {family}, 1, 0, ctypes.create_string_buffer(8))",
+            f"pair of {name} sockets", "network", f"call('socketpair', {family}, 1, 0, ctypes.create_string_buffer(8))"
         )
         for name, family in (("INET", 2), ("netlink", 16), ("vsock", 40))
     ),
@@ -82,11 +80,7 @@ NETWORK = (
 
 FILES = (
     reads("/etc/shadow", "files", "'/etc/shadow'"),
-    Probe(
-        "accounts in /etc/passwd",
-        "files",
-        "if b'root:' in read('/etc/passwd'): escaped('accounts of the machine')",
-    ),
+    Probe("accounts in /etc/passwd", "files", "if b'root:' in read('/etc/passwd'): escaped('accounts of the machine')"),
     Probe(
         "home folder",
         "files",
@@ -303,11 +297,7 @@ SECRETS = (
             escaped('opened')
         """,
     ),
-    Probe(
-        "command lines of others",
-        "secrets",
-        "escaped(read('/proc/%d/cmdline' % TARGETS['victim'])[:20])",
-    ),
+    Probe("command lines of others", "secrets", "escaped(read('/proc/%d/cmdline' % TARGETS['victim'])[:20])"),
     Probe(
         "/proc/kcore",
         "secrets",
@@ -398,11 +388,7 @@ PROCESSES = (
         """,
     ),
     calls("sched_setaffinity", "os.getppid(), 8, ctypes.c_char_p(bytes([255]) * 8)", "processes"),
-    Probe(
-        "trace its parent",
-        "processes",
-        "call('ptrace', 16, os.getppid(), 0, 0)",
-    ),
+    Probe("trace its parent", "processes", "call('ptrace', 16, os.getppid(), 0, 0)"),
     Probe(
         "read memory of its parent",
         "processes",

@@ -49,11 +49,7 @@ class ProbeResult:
 def probe_level(level: Level) -> list[ProbeResult]:
     """Run all probes at a level, including those of the grader. This takes about 10 s of processor time."""
     settings = Sandboxing(
-        level=level,
-        timeout_s=TIMEOUT_S,
-        memory_mib=MEMORY_MIB,
-        disk_mib=DISK_MIB,
-        processes=PROCESSES,
+        level=level, timeout_s=TIMEOUT_S, memory_mib=MEMORY_MIB, disk_mib=DISK_MIB, processes=PROCESSES
     )
     sandbox = Sandbox(settings)
     with probe_targets() as targets:

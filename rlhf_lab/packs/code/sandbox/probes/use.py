@@ -84,11 +84,7 @@ RESOURCES = (
         """,
     ),
     calls("vmsplice", "os.pipe()[1], (ctypes.c_ulong * 2)(id(call), 8), 1, 0", "memory"),
-    Probe(
-        "memory behind a descriptor",
-        "memory",
-        "call('memfd_create', ctypes.c_char_p(b'x'), 0)",
-    ),
+    Probe("memory behind a descriptor", "memory", "call('memfd_create', ctypes.c_char_p(b'x'), 0)"),
     Probe(
         "System V shared memory",
         "memory",
@@ -140,18 +136,8 @@ RESOURCES = (
             escaped('written')
         """,
     ),
-    Probe(
-        "sleep",
-        "time",
-        "time.sleep(60)",
-        limit="timeout",
-    ),
-    Probe(
-        "endless loop",
-        "time",
-        "while True: pass",
-        limit="timeout",
-    ),
+    Probe("sleep", "time", "time.sleep(60)", limit="timeout"),
+    Probe("endless loop", "time", "while True: pass", limit="timeout"),
     Probe(
         "ignored signals",
         "time",
@@ -165,26 +151,12 @@ RESOURCES = (
         """,
         limit="timeout",
     ),
-    Probe(
-        "output without end",
-        "output",
-        "while True: os.write(1, b'x' * 65536)",
-        limit="output",
-    ),
-    Probe(
-        "errors without end",
-        "output",
-        "while True: os.write(2, b'x' * 65536)",
-        limit="output",
-    ),
+    Probe("output without end", "output", "while True: os.write(1, b'x' * 65536)", limit="output"),
+    Probe("errors without end", "output", "while True: os.write(2, b'x' * 65536)", limit="output"),
 )
 
 KERNEL = (
-    Probe(
-        "nested user namespace",
-        "kernel",
-        "call('unshare', 0x10000000)",
-    ),
+    Probe("nested user namespace", "kernel", "call('unshare', 0x10000000)"),
     Probe(
         "clone3 into a namespace",
         "kernel",
@@ -193,11 +165,7 @@ KERNEL = (
     # the type of the file system does not exist, so the probe is harmless; the kernel checks permissions first
     calls("mount", "ctypes.c_char_p(b'none'), ctypes.c_char_p(b'.'), ctypes.c_char_p(b'none such'), 0, 0"),
     calls("chroot", "ctypes.c_char_p(b'.')"),
-    Probe(
-        "namespaces of process 1",
-        "kernel",
-        "call('setns', os.open('/proc/1/ns/mnt', os.O_RDONLY), 0)",
-    ),
+    Probe("namespaces of process 1", "kernel", "call('setns', os.open('/proc/1/ns/mnt', os.O_RDONLY), 0)"),
     Probe(
         "setuid programs",
         "kernel",
