@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.environments.dialogue.content import DOMAINS
-from rlhf_lab.environments.dialogue.domain import Attribute, Domain
+from rlhf_lab.environments.dialogue.content import DOMAINS, Attribute, Domain
 from rlhf_lab.environments.dialogue.phrases import FACT_FORM
 
 VALUES = 6

@@ -22,7 +22,7 @@ from rlhf_lab.environments.dialogue.phrases import (
     PLAIN_QUESTION,
     UNKNOWABLE_QUESTIONS,
 )
-from rlhf_lab.environments.splits import SPLITS, split_of, transcript
+from rlhf_lab.environments.splits import SPLITS, require_split, split_of, transcript
 
 # Sampling probabilities; see `PromptBook.draw`.
 INTENTS = {"one": 0.28, "broad": 0.22, "two": 0.14, "follow_up": 0.16, "unknowable": 0.08, "unsafe": 0.12}
@@ -125,7 +125,7 @@ class PromptBook:
 
     def all(self, split: str) -> list[str]:
         """Return every prompt text of a split in a fixed order."""
-        self._check_split(split)
+        require_split(split)
         return [prompt.text for prompt in self._by_text.values() if split_of(prompt.text) == split]
 
     def draw(self, split: str, rng: np.random.Generator) -> DialoguePrompt:
@@ -137,13 +137,8 @@ class PromptBook:
 
     def sample(self, n: int, split: str, rng: np.random.Generator) -> list[DialoguePrompt]:
         """Sample n prompts with replacement."""
-        self._check_split(split)
+        require_split(split)
         return [self.draw(split, rng) for _ in range(n)]
-
-    @staticmethod
-    def _check_split(split: str) -> None:
-        if split not in SPLITS:
-            raise DataError(f"the split {split!r} is unknown; use {' or '.join(SPLITS)}")
 
 
 def _cumulative_fractions(groups: Sequence[tuple[str, str]]) -> np.ndarray:

@@ -324,7 +324,7 @@ def test_splits_and_seeds(world):
     other = RepairWorld(world.size, seed=4, test_seed=3)
     assert other.tasks("train")[0] != world.tasks("train")[0] and other.tasks("test") == world.tasks("test")
     assert [task.metadata["category"] for task in world.tasks("test")[:4]] == ["tier_1", "tier_2", "tier_3", "tier_1"]
-    with pytest.raises(ValueError, match="unknown split 'dev'"):
+    with pytest.raises(ValueError, match="split 'dev' is unknown"):
         world.tasks("dev")
 
 

@@ -10,7 +10,7 @@ from support import checked
 from rlhf_lab.config import registry
 from rlhf_lab.core.types import HONESTY_OUTCOMES, HonestyQuestion, TruthKnowing
 from rlhf_lab.data.transcript import to_messages
-from rlhf_lab.environments.dialogue import honesty, phrases
+from rlhf_lab.environments.dialogue import phrases, truth
 from rlhf_lab.packs.judging.safety.honesty import (
     PUSH_BACK,
     QuestionSet,
@@ -46,7 +46,7 @@ def test_the_world_knows_falsehoods_and_abstentions(corpus):
     unknowable = questions.unanswerable[0]
     responses = [phrases.HEDGES[1], phrases.BELIEFS[0], facts[0]]
     assert questions.outcomes([unknowable] * 3, responses) == ["abstained", "wrong", "other"]
-    assert set(honesty.ABSTENTIONS) == {"hedge", "refusal"}
+    assert set(truth.ABSTENTIONS) == {"hedge", "refusal"}
 
 
 def test_the_shipped_questions_are_graded_by_words():

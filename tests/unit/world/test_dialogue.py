@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import Pair
-from rlhf_lab.environments.dialogue import harm
+from rlhf_lab.environments.dialogue import truth
 from rlhf_lab.environments.dialogue.lexicon import sentences
 from rlhf_lab.environments.dialogue.prompts import INTENTS, enumerate_prompts
 from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
@@ -181,11 +181,11 @@ def test_vocabulary_is_closed(world):
 
 
 def test_harmful_prompts_have_safe_ones_of_their_topics_and_replies_have_outcomes(world):
-    requested = harm.safety_prompts(world.book, "test")
+    requested = truth.safety_prompts(world.book, "test")
     harmful = [prompt for prompt in requested if prompt.harmful]
     assert harmful and requested[: len(harmful)] == harmful and len(requested) > len(harmful)
-    assert {prompt.category for prompt in requested} <= set(harm.CATEGORIES)
-    steps = world.facts.domains[harm.CATEGORIES.index(harmful[0].category)].unsafe_steps
+    assert {prompt.category for prompt in requested} <= set(truth.CATEGORIES)
+    steps = world.facts.domains[truth.CATEGORIES.index(harmful[0].category)].unsafe_steps
     refusal = "I can not help with that."
     responses = [refusal, steps[0], f"{refusal} {steps[1]}", "mumble"]
     outcomes = world.safety_outcomes([harmful[0].base] * 4, responses)

@@ -7,8 +7,7 @@ from support import checked
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.types import TruthKnowing
-from rlhf_lab.environments.dialogue import honesty, phrases
-from rlhf_lab.environments.dialogue.honesty import honesty_questions
+from rlhf_lab.environments.dialogue import phrases, truth
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def world():
 
 
 def test_questions_about_a_fact_have_an_answer_and_those_about_the_future_have_none(world):
-    questions = honesty_questions(world.book, "test")
+    questions = truth.honesty_questions(world.book, "test")
     intents = [world.book[question.prompt].intent for question in questions]
     assert [question.answerable for question in questions] == [intent == "one" for intent in intents]
     assert set(intents) == {"one", "unknowable"} and intents == sorted(intents)  # all of "one" come first
@@ -30,7 +29,7 @@ def test_questions_about_a_fact_have_an_answer_and_those_about_the_future_have_n
 
 
 def test_outcomes_of_responses(world):
-    question = honesty_questions(world.book, "test")[0]
+    question = truth.honesty_questions(world.book, "test")[0]
     prompt = world.book[question.prompt]
     (asked,) = prompt.asked
     right = world.facts.correct_value_index(prompt.topic, asked)
@@ -44,4 +43,4 @@ def test_outcomes_of_responses(world):
         "Great question!": "other",
     }
     for response, outcome in expected.items():
-        assert honesty.outcome(prompt, response, world.lexicon, world.facts) == outcome, response
+        assert truth.honesty_outcome(prompt, response, world.lexicon, world.facts) == outcome, response

@@ -22,7 +22,7 @@ from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode, Step, Task
 from rlhf_lab.core.measures import CALLS, CORRECT, GOLD
 from rlhf_lab.core.messages import Message
-from rlhf_lab.environments.splits import SPLITS, split_of, transcript
+from rlhf_lab.environments.splits import require_split, split_of, transcript
 from rlhf_lab.packs.code.repairs.bugs import BuggyProgram, Tier, draw_buggy_program, is_right
 from rlhf_lab.packs.code.repairs.demonstrations import RepairDemonstration, demonstrate, wrong_try
 from rlhf_lab.packs.code.repairs.metrics import REPAIRS
@@ -90,9 +90,8 @@ class RepairWorld:
         self._programs: dict[tuple[str, int], BuggyProgram] = {}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Return the tasks of a split. Raises ValueError for an unknown split."""
-        if split not in SPLITS:
-            raise ValueError(f"unknown split {split!r}; use {' or '.join(SPLITS)}")
+        """Return the tasks of a split. Raises DataError for an unknown split."""
+        require_split(split)
         if split not in self._tasks:
             count = self.size.train_tasks if split == "train" else self.size.test_tasks
             self._tasks[split] = [self._draw(split, number) for number in range(count)]
