@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,7 +19,6 @@ from rlhf_lab.packs.code.repairs.bugs import (
     is_right,
     slots_of,
 )
-from rlhf_lab.packs.code.repairs.demonstrations import MOST_TRIES, demonstrate, wrong_try
 from rlhf_lab.packs.code.repairs.interpreter import ProgramError, run
 from rlhf_lab.packs.code.repairs.programs import (
     RepairProgram,
@@ -30,17 +30,28 @@ from rlhf_lab.packs.code.repairs.programs import (
     split_line,
 )
 from rlhf_lab.packs.code.repairs.repairs import build
-from rlhf_lab.packs.code.repairs.runs import DONE, PASSES, UNREADABLE, answer_to, read_changes, write_changes
+from rlhf_lab.packs.code.repairs.runs import (
+    DONE,
+    MOST_TRIES,
+    PASSES,
+    UNREADABLE,
+    answer_to,
+    demonstrate,
+    read_changes,
+    write_changes,
+    wrong_try,
+)
 from rlhf_lab.packs.code.repairs.settings import Repairs
-from rlhf_lab.packs.code.repairs.world import ROUNDS, TIERS, RepairWorld, RepairWorldSize
+from rlhf_lab.packs.code.repairs.world import ROUNDS, TIERS, RepairWorld
 
 PROGRAM = RepairProgram((("c", "=", "a", "+", "3"), ("for", "x", "in", "v", ":", "c", "=", "c", "-", "x")), "c")
 INPUTS = {"a": 2, "b": 5, "v": [4, 6]}
+SIZE = Repairs(train_tasks=150, test_tasks=150, seed=3)
 
 
 @pytest.fixture(scope="module")
 def world() -> RepairWorld:
-    return RepairWorld(RepairWorldSize(train_tasks=150, test_tasks=150), seed=3)
+    return RepairWorld(SIZE)
 
 
 # the language
@@ -244,8 +255,8 @@ def test_a_reply_changes_the_program_as_it_was_given(world):
 
 @pytest.mark.slow
 def test_the_control_answers_with_another_task_s_run(world):
-    own = RepairWorld(world.size, seed=3)
-    other = RepairWorld(RepairWorldSize(train_tasks=150, test_tasks=150, other_answers=True), seed=3)
+    own = RepairWorld(SIZE)
+    other = RepairWorld(replace(SIZE, shown_run="other"))
     assert own.tasks("test") == other.tasks("test")
     same = 0
     for task in other.tasks("test"):
@@ -260,8 +271,8 @@ def test_the_control_answers_with_another_task_s_run(world):
 
 
 def test_prompts_have_the_program_its_comments_and_the_example():
-    stated = RepairWorld(RepairWorldSize(told=1.0, train_tasks=1, test_tasks=30), 0)
-    untold = RepairWorld(RepairWorldSize(told=0.0, train_tasks=1, test_tasks=30), 0)
+    stated = RepairWorld(Repairs(told=1.0, train_tasks=1, test_tasks=30))
+    untold = RepairWorld(Repairs(told=0.0, train_tasks=1, test_tasks=30))
     for world in (stated, untold):
         assert len(world.tasks("test")) == 30
         for task in world.tasks("test"):
@@ -317,11 +328,11 @@ def test_the_oracle_repairs_at_once_and_random_words_seldom(world):
 def test_splits_and_seeds(world):
     prompts = {split: {task.prompt for task in world.tasks(split)} for split in ("train", "test")}
     assert not prompts["train"] & prompts["test"] and len(prompts["test"]) > 140
-    again = RepairWorld(world.size, seed=3)
+    again = RepairWorld(SIZE)
     task = again.tasks("train")[5]
     assert again.tasks("train") == world.tasks("train") and again.program(task) == world.program(task)
-    assert RepairWorld(world.size, seed=3).program(task) == world.program(task), "drawn when it is asked for"
-    other = RepairWorld(world.size, seed=4, test_seed=3)
+    assert RepairWorld(SIZE).program(task) == world.program(task), "drawn when it is asked for"
+    other = RepairWorld(replace(SIZE, seed=4, test_seed=3))
     assert other.tasks("train")[0] != world.tasks("train")[0] and other.tasks("test") == world.tasks("test")
     assert [task.metadata["category"] for task in world.tasks("test")[:4]] == ["tier_1", "tier_2", "tier_3", "tier_1"]
     with pytest.raises(ValueError, match="split 'dev' is unknown"):
