@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -73,9 +73,9 @@ def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accep
     # a run is registered only on request, and only if it passes
     if not (accept and decision.passed):
         return decision
-    values: dict[str, Scores] = {check.name: each for check, each in scores}
+    values = {check.name: each for check, each in scores}
     register.accept_run(path, suite.suite, reader.directory, dict(reader.run.manifest), values, after=accepted_run)
-    return Decision(suite, reader.directory, accepted_run, decision.verdicts, path)
+    return replace(decision, registered=path)
 
 
 def _require_versions(reader: RunReader, scores: Sequence[tuple[SuiteCheck, Scores]]) -> None:

@@ -71,26 +71,12 @@ class Scores:
     scale: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "estimate": self.estimate.to_dict(),
-            "outcomes": dict(self.outcomes),
-            "version": self.version,
-            "clusters": dict(self.clusters),
-            "unit": self.unit,
-            "scale": self.scale,
-        }
+        return {**vars(self), "estimate": self.estimate.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scores:
         # registers of earlier versions have neither clusters nor their unit, and no scale
-        return cls(
-            Estimate.from_dict(values["estimate"]),
-            values["outcomes"],
-            values.get("version", ""),
-            values.get("clusters", {}),
-            values.get("unit", "prompt"),
-            values.get("scale", ""),
-        )
+        return cls(**{**values, "estimate": Estimate.from_dict(values["estimate"])})
 
 
 def checks_of(suite: Suite) -> list[SuiteCheck]:

@@ -59,8 +59,7 @@ def send(directory: Path, name: str, *, public: bool, message: str, api: Any) ->
         raise
     except Exception as error:  # the client has a different exception type for each of many failures
         # only the first line, because the messages of the client have several
-        message_lines = (str(error).strip() or type(error).__name__).splitlines()
-        reason = message_lines[0][:300].rstrip(".")
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")
         raise LabError(
             f"the hub refused {name}: {reason}. Log in with `hf auth login` (with a token that may write) and check "
             "the name. No partial upload exists, so the same command can be repeated"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +14,9 @@ from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.gates import gate
 from rlhf_lab.interop.publishing import card, hub, model_files, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks
-from rlhf_lab.interop.publishing.provenance import PublishedModel
+from rlhf_lab.interop.publishing.provenance import PublishedModel, PublishRequest
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.results.folders import find_run
-
-HUB = "hub:"
-
-
-@dataclass(frozen=True)
-class PublishRequest:
-    """Request to publish a model.
-
-    Attributes:
-        run: the run, as the user named it.
-        to: a directory that does not exist yet, or `hub:OWNER/NAME`.
-        dtype: dtype of the published weights.
-        adapter: True to publish only the adapter.
-        base: hub id of the base, if the run has it as a local directory.
-        despite: accepted reasons against publishing, names of `refusals.DESPITE`.
-        public: True if a hub repository may be public.
-        license: identifier of the license on the hub; empty for none.
-        gate: a suite that the run has to pass; empty for none.
-        gate_run: the run that evaluated the model for the gate; empty means the run itself.
-    """
-
-    run: str
-    to: str
-    dtype: model_files.Dtype = "saved"
-    adapter: bool = False
-    base: str = ""
-    despite: Sequence[str] = ()
-    public: bool = False
-    license: str = ""
-    gate: str = ""
-    gate_run: str = ""
 
 
 def publish(request: PublishRequest, *, api: Any = None) -> str:
@@ -75,9 +43,8 @@ def publish(request: PublishRequest, *, api: Any = None) -> str:
     if gated is not None and not gated.passed:
         reasons.append("failed_gate")
     refusals.require_agreed(provenance, reasons, request.despite)
-    if request.to.startswith(HUB):
-        return _to_hub(provenance, request, reasons, gated, api)
-    return _to_dir(provenance, request, reasons, gated)
+    view = card.View(request, provenance, tuple(reasons), gated)
+    return _to_hub(view, api) if request.on_hub else _to_dir(view)
 
 
 def _gate(provenance: PublishedModel, request: PublishRequest) -> gate.Decision | None:
@@ -100,69 +67,48 @@ def _gate(provenance: PublishedModel, request: PublishRequest) -> gate.Decision 
     return gate.judge(request.gate, str(requested))
 
 
-def _to_dir(
-    provenance: PublishedModel, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None
-) -> str:
-    target = Path(request.to)
+def _to_dir(view: card.View) -> str:
+    target = Path(view.request.to)
     if target.exists():
-        raise ConfigError(f"to={request.to} already exists; name a new directory, or remove it first")
+        raise ConfigError(f"to={target} already exists; name a new directory, or remove it first")
     make_dir(target.absolute().parent)
     # The directory is renamed when it is complete, so a failure leaves nothing behind.
     with replacing(target) as temporary:
         temporary.mkdir()
-        _write(provenance, request, reasons, gated, temporary, target.name)
+        _write(view, temporary)
     return str(target)
 
 
-def _to_hub(
-    provenance: PublishedModel, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None, api: Any
-) -> str:
-    name = request.to.removeprefix(HUB)
+def _to_hub(view: card.View, api: Any) -> str:
     api = hub.client() if api is None else api
     # All files are written and checked before the upload starts.
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch_dir()) as temporary:
         directory = Path(temporary) / "model"
         directory.mkdir()
-        _write(provenance, request, reasons, gated, directory, name)
-        console.inform(f"uploading to {name}", markup=False)
-        run = provenance.run
-        message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {provenance.code}"
-        return hub.send(directory, name, public=request.public, message=message, api=api)
+        _write(view, directory)
+        console.inform(f"uploading to {view.request.name}", markup=False)
+        run = view.provenance.run
+        message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {view.provenance.code}"
+        return hub.send(directory, view.request.name, public=view.request.public, message=message, api=api)
 
 
-def _write(
-    provenance: PublishedModel,
-    request: PublishRequest,
-    reasons: Sequence[str],
-    gated: gate.Decision | None,
-    directory: Path,
-    name: str,
-) -> None:
+def _write(view: card.View, directory: Path) -> None:
     """Write model and card to a directory.
 
     Raise an error if the written model differs from the run's, or if the files contain content that must not be
     published.
     """
+    request, model = view.request, view.provenance.model_dir
     # The published files are loaded and compared with the run, so that a wrong conversion is noticed here.
     console.inform("writing the model, and comparing it with that of the run")
     if request.adapter:
-        model_files.write_adapter(provenance.model_dir, directory, request.base)
-        distance = same_model.require_same_adapter(provenance.model_dir, directory)
+        model_files.write_adapter(model, directory, request.base)
+        distance = same_model.require_same_adapter(model, directory)
     else:
-        model_files.write_model(provenance.model_dir, directory, request.dtype)
-        distance = same_model.require_same(provenance.model_dir, directory, request.dtype)
-    view = card.View(
-        provenance=provenance,
-        name=name,
-        adapter=request.adapter,
-        dtype=request.dtype,
-        base=request.base,
-        license=request.license,
-        despite=tuple(reasons),
-        gated=gated,
-        distance=distance,
-    )
-    (directory / "README.md").write_text(card.render(view, directory), encoding="utf-8")
+        model_files.write_model(model, directory, request.dtype)
+        distance = same_model.require_same(model, directory, request.dtype)
+    text = card.render(replace(view, distance=distance), directory)
+    (directory / "README.md").write_text(text, encoding="utf-8")
     # Last, so that the card is searched as well.
     if problems := leaks(directory):
-        raise DataError(f"{provenance.directory} cannot be published: " + "; ".join(problems))
+        raise DataError(f"{view.provenance.directory} cannot be published: " + "; ".join(problems))
