@@ -30,23 +30,14 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class SuiteCheck:
-    """One requirement of a suite, and the metric that it is about.
-
-    Attributes:
-        name: name of the check.
-        metric: name of the metric.
-        demand: bounds and comparison.
-        role: role in `needs` of the gated run whose directory has the metric; "" is the gated run itself.
-        policy: policy of the metric; "" is the gated policy if `role` is set, else the run's own.
-        version: digest of the suite's golden set or task; "" if the check has none.
-    """
+    """One requirement of a suite, and the metric that it is about."""
 
     name: str
     metric: str
-    demand: Demand
-    role: str = ""
-    policy: str = ""
-    version: str = ""
+    demand: Demand  # bounds and comparison
+    role: str = ""  # role in `needs` of the gated run whose directory has the metric; "" is the gated run itself
+    policy: str = ""  # policy of the metric; "" is the gated policy if `role` is set, else the run's own
+    version: str = ""  # digest of the suite's golden set or task; "" if the check has none
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,10 @@ TRIES = 24
 
 @dataclass(frozen=True, slots=True)
 class Perturbed:
-    """A solution with one wrong step and its consequences.
+    """A solution with one wrong step and its consequences."""
 
-    Attributes:
-        text: the full solution.
-        labels: 1 for each unchanged step, 0 for each changed one; the first 0 is the mistake.
-    """
-
-    text: str
-    labels: tuple[int, ...]
+    text: str  # the full solution
+    labels: tuple[int, ...]  # 1 for each unchanged step, 0 for each changed one; the first 0 is the mistake
 
 
 @dataclass

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_lab.core import measures
-from rlhf_lab.core.errors import DataError, require
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import AnnotatedWorld, Annotator, random_stream
 from rlhf_lab.environments.arithmetic.problems import Problem, draw_problem, read_problem
@@ -65,14 +65,6 @@ class ArithmeticWorld(AnnotatedWorld):
     lenient = False
 
     def __init__(self, *, min_steps: int, max_steps: int, largest: int, slip: float, temperature: float, seed: int):
-        # callers without settings classes get the same checks as the settings
-        require(
-            (1 <= min_steps <= max_steps, f"min_steps={min_steps} must be between 1 and max_steps={max_steps}"),
-            (10 <= largest <= 10_000, f"largest={largest} is outside 10…10000"),
-            (0 <= slip <= 1, f"slip={slip} is no probability; expected a number in 0…1"),
-            (temperature >= 0, f"temperature={temperature} is negative; expected 0 (a noiseless annotator) or more"),
-            (seed >= 0, f"seed={seed} is negative; expected 0 or more"),
-        )
         self.min_steps = min_steps
         self.max_steps = max_steps
         self.largest = largest

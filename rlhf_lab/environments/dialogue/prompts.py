@@ -32,21 +32,13 @@ SHORT = ("short", "brief")
 
 @dataclass(frozen=True)
 class DialoguePrompt:
-    """A question, and the properties that determine a good response to it.
+    """A question, and the properties that determine a good response to it."""
 
-    Args:
-        text: transcript.
-        intent: key of `INTENTS`.
-        topic: topic of the question.
-        asked: requested attributes, most important first; empty for unsafe and unknowable prompts.
-        constraint: key of `CONSTRAINTS`.
-    """
-
-    text: str
-    intent: str
-    topic: Topic
-    asked: tuple[int, ...]
-    constraint: str
+    text: str  # transcript
+    intent: str  # key of `INTENTS`
+    topic: Topic  # topic of the question
+    asked: tuple[int, ...]  # requested attributes, most important first; empty for unsafe and unknowable prompts
+    constraint: str  # key of `CONSTRAINTS`
 
     @property
     def answerable(self) -> bool:

@@ -60,10 +60,7 @@ class DialogueWorld(CandidateWorld):
         topics: number of topics per domain.
         attributes: number of attributes per topic.
         seed: seed of the facts and, together with the seeds of the methods, of all samples.
-        length_bias: length bias of the annotator; see `Annotator`.
-        affirmation_bias: the annotator's bias towards affirmations.
-        closing_bias: the annotator's bias towards closing offers.
-        temperature: noise of the annotator.
+        annotator: annotator that labels pairs.
         grader: rubric judge; the default one sees the true criteria.
         gold: coefficients of the gold reward.
         criteria: coefficients of the criteria.
@@ -81,16 +78,13 @@ class DialogueWorld(CandidateWorld):
         topics: int,
         attributes: int,
         seed: int,
-        length_bias: float,
-        affirmation_bias: float,
-        closing_bias: float,
-        temperature: float,
+        annotator: Annotator,
         grader: SimulatedGrader = PERFECT,
         gold: DialogueGoldWeights = GOLD,
         criteria: CriteriaWeights = CRITERIA_WEIGHTS,
         rates: ResponseRates = RATES,
     ):
-        super().__init__(Annotator(length_bias, affirmation_bias, closing_bias, temperature), seed)
+        super().__init__(annotator, seed)
         self.facts = DialogueKnowledge(domains=domains, topics=topics, attributes=attributes, seed=seed)
         self.lexicon = Lexicon(self.facts)
         self.book = PromptBook(self.facts)

@@ -47,10 +47,7 @@ class ReviewWorld(CandidateWorld):
 
     Args:
         seed: seed of all samples, together with the seeds of the methods.
-        length_bias: length bias of the annotator; see `Annotator`.
-        affirmation_bias: the annotator's bias towards confident sentences, which are its affirmations.
-        closing_bias: the annotator's bias towards praise, which are its closing offers.
-        temperature: noise of the annotator.
+        annotator: annotator that labels pairs; confident sentences are its affirmations, and praise its closing offers.
         gold: coefficients of the gold reward.
         rates: probabilities of the candidate writer.
     """
@@ -63,14 +60,11 @@ class ReviewWorld(CandidateWorld):
         self,
         *,
         seed: int,
-        length_bias: float,
-        affirmation_bias: float,
-        closing_bias: float,
-        temperature: float,
+        annotator: Annotator,
         gold: ReviewGoldWeights = GOLD,
         rates: CommentRates = RATES,
     ):
-        super().__init__(Annotator(length_bias, affirmation_bias, closing_bias, temperature), seed)
+        super().__init__(annotator, seed)
         self.gold_weights = gold
         self._writer = CommentWriter(rates)
 

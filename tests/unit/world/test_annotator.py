@@ -53,8 +53,8 @@ def test_seed_draws_the_choices_only(world):
 
 def test_length_bias_moves_preferences_to_the_longer_reply():
     def longer_wins(bias: float) -> float:
-        annotator = {"length_bias": bias, "affirmation_bias": 0.0, "closing_bias": 0.0, "temperature": 0.7}
-        pairs = DialogueWorld(domains=3, topics=3, attributes=4, seed=0, **annotator).pairs(1000, "train")
+        annotator = Annotator(bias, affirmation_bias=0.0, closing_bias=0.0, temperature=0.7)
+        pairs = DialogueWorld(domains=3, topics=3, attributes=4, seed=0, annotator=annotator).pairs(1000, "train")
         return float(np.mean([pair.meta["words_chosen"] > pair.meta["words_rejected"] for pair in pairs]))
 
     assert longer_wins(0.0) + 0.05 < longer_wins(0.75) < longer_wins(3.0) - 0.05

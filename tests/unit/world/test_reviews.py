@@ -11,6 +11,7 @@ import pytest
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.reviews import build
 from rlhf_lab.data.world_settings import AnnotatorSettings, Reviews
+from rlhf_lab.environments.annotator import Annotator
 from rlhf_lab.environments.reviews.candidates import CommentRates, CommentWriter
 from rlhf_lab.environments.reviews.changes import KINDS, Defect, draw_change, find_defects, read_change
 from rlhf_lab.environments.reviews.comments import describe_defect, fix, read_comment
@@ -18,8 +19,8 @@ from rlhf_lab.environments.reviews.gold import ReviewGoldWeights, gold, judge
 from rlhf_lab.environments.reviews.world import ReviewWorld
 from rlhf_lab.environments.splits import split_of
 
-ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
-WORLD = ReviewWorld(seed=0, **ANNOTATOR)
+ANNOTATOR = Annotator(length_bias=0.6, affirmation_bias=0.5, closing_bias=0.3, temperature=0.7)
+WORLD = ReviewWorld(seed=0, annotator=ANNOTATOR)
 LINES = ("read price", "total = size + 1", "open socket", "stop if count == 0")
 PROMPT = "\n\nHuman: 1 read price\n2 total = size + 1\n3 open socket\n4 stop if count == 0\n\nAssistant:"
 CLEAN = "\n\nHuman: 1 loop i below items\n2 check count\n3 total = size / count\n\nAssistant:"

@@ -37,18 +37,12 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class HiddenTests:
-    """Hidden tests of a program.
+    """Hidden tests of a program."""
 
-    Attributes:
-        tests: test programs, usually assertions; a test passes if it does not raise.
-        entry_point: name that the tests get from the code. If empty, they get all names that a test reads and does not
-            define.
-        setup: program with additional definitions for the tests, such as helper functions of the task.
-    """
-
-    tests: tuple[str, ...]
+    tests: tuple[str, ...]  # test programs, usually assertions; a test passes if it does not raise
+    # name that the tests get from the code. If empty, they get all names that a test reads and does not define
     entry_point: str = ""
-    setup: str = ""
+    setup: str = ""  # program with additional definitions for the tests, such as helper functions of the task
 
 
 @dataclass(frozen=True)

@@ -71,20 +71,12 @@ def _decode(value: object) -> object:
     return DECODERS[kind](content)
 
 
-def _decode_complex(content: list) -> complex:
-    return complex(*content)
-
-
-def _decode_dict(content: list) -> dict:
-    return {_decode(key): _decode(item) for key, item in content}
-
-
 DECODERS: dict[str, Callable[[Any], object]] = {
     "int": lambda content: int(content, 16),
-    "complex": _decode_complex,
+    "complex": lambda content: complex(*content),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
-    "dict": _decode_dict,
+    "dict": lambda content: {_decode(key): _decode(item) for key, item in content},
     "tuple": lambda content: tuple(_decode(item) for item in content),
     "set": lambda content: {_decode(item) for item in content},
     "frozenset": lambda content: frozenset(_decode(item) for item in content),

@@ -71,21 +71,13 @@ BETTER = ("passed", "unsupported")
 
 @dataclass(frozen=True)
 class Probe:
-    """One attack.
+    """One attack."""
 
-    Attributes:
-        name: description of the attack.
-        kind: category of the target.
-        body: Python statements; `escaped`, `stopped`, `call`, `read` and `TARGETS` are defined.
-        limit: expected status if a limit of the sandbox must stop it; empty otherwise.
-        keep: True to read back its files and start another program with them.
-    """
-
-    name: str
-    kind: str
-    body: str
-    limit: str = ""
-    keep: bool = False
+    name: str  # description of the attack
+    kind: str  # category of the target
+    body: str  # Python statements; `escaped`, `stopped`, `call`, `read` and `TARGETS` are defined
+    limit: str = ""  # expected status if a limit of the sandbox must stop it; empty otherwise
+    keep: bool = False  # True to read back its files and start another program with them
 
     def program(self, targets: dict[str, object]) -> str:
         """Return the complete program of the attack, given the targets (`ProbeTargets.values`)."""
