@@ -55,7 +55,6 @@ class SimulatedGrader:
             errors_NC: standard normal numbers, (N, C).
         """
         seen_NC = true_NC + self.noise * errors_NC
-        # halo effect: all criteria move towards the overall impression of the response
         impression_N1 = seen_NC.mean(axis=1, keepdims=True)
         sampled_NC = seen_NC + self.halo * (impression_N1 - seen_NC)
         grade_NC = sampled_NC + self.leniency + self.length_bias * words[:, None] / 10

@@ -49,20 +49,17 @@ def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accep
         raise ConfigError("accept=true compares with the run accepted last; leave out the other run")
     suite = read_suite(suite_path)
     checks = checks_of(suite)
-    # check the suite before the run is read
     require_directions(checks)
     reader = RunReader(candidate)
     scores = [(check, reader.scores(check)) for check in checks]
     _require_versions(reader, scores)
     path = register.register_path(reader.directory, suite.suite)
-    # by default compare with the last accepted run, otherwise with the named one
     if accepted is None:
         accepted_run, before = register.last_accepted(path)
     else:
         accepted_run = accepted
         before = _scores_of_run(accepted, suite)
     decision = Decision(suite, reader.directory, accepted_run, decide(scores, before, suite.alpha))
-    # a run is registered only on request, and only if it passes
     if not (accept and decision.passed):
         return decision
     values = {check.name: each for check, each in scores}

@@ -107,7 +107,6 @@ class RunReader:
         scale = scale_identity(run, check.metric, scored=is_of_reward)
         rows = run.evaluation
         stored = next((each.metrics for each in run.policies if each.name == policy), {})
-        # the estimate of the policy, or of the run if the metric is not per policy
         estimate = stored.get(check.metric) or run.results.get(check.metric)
         if check.metric in rows:
             rows = rows[rows["policy"] == policy]
@@ -127,7 +126,6 @@ class RunReader:
         In another run, this is the gated policy under its name in that run.
         """
         names = policy_names(run)
-        # a metric of another run belongs to the gated policy as it is named there
         if check.role and names:
             names = self._names_of_gated(check.role, run, names)
             if not names:

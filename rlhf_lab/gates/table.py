@@ -19,7 +19,6 @@ def table(decision: Decision) -> Table:
     for column in COLUMNS:
         shown.add_column(column, overflow="fold")
     for verdict in decision.verdicts:
-        # checks without an accepted value are not compared
         accepted = "–" if verdict.accepted is None else compact(verdict.accepted)
         shown.add_row(
             verdict.check.name, compact(verdict.value), accepted, _difference(verdict), verdict.state, verdict.words

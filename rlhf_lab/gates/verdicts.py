@@ -156,7 +156,6 @@ def _decide(verdict: CheckVerdict, alpha: float) -> CheckVerdict:
         return replace(verdict, state="below bound", words=f"{compact(mean)} is below min {demand.min:g}")
     if demand.max is not None and mean > demand.max:
         return replace(verdict, state="below bound", words=f"{compact(mean)} is above max {demand.max:g}")
-    # the mean satisfies the bounds; say if the interval does not
     near = _near_bound(verdict)
     missing = counts if verdict.value.unscored else ""
     if verdict.accepted is None:

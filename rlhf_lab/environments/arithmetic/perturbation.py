@@ -189,7 +189,6 @@ def _changed_value(
     number = chain.numbers[position]
     if number.source is None or results[number.source] == chain.calculations[number.source].result:
         return number.value
-    # numbers in the text are read without their sign
     return abs(results[number.source])
 
 

@@ -139,7 +139,6 @@ def line_labels(problem: Problem, response: str) -> list[int]:
 
 def _is_requested(problem: Problem, position: int, left: int, operation: str, operand: int) -> bool:
     """Return True if the problem's step at `position` is "left operation operand", or its mirror if they commute."""
-    # the response has more steps than the problem
     if position >= len(problem.events):
         return False
     event = problem.events[position]

@@ -76,7 +76,6 @@ class ArithmeticWorld(AnnotatedWorld):
         problem = read_problem(prompt)
         solution = read_solution(problem, response, lenient=self.lenient)
         readable = not solution.garbled and bool(response.strip())
-        # all labels are 1, and none is missing
         all_right = solution.labels == [1] * len(problem.events)
         sound = solution.correct and readable and all_right
         return solution.correct, not readable, sound, sum(solution.labels)
@@ -127,7 +126,6 @@ class ArithmeticWorld(AnnotatedWorld):
         """Sample a problem of a split that is not in `seen`, and add it there. Raise DataError if none is left."""
         for _ in range(PATIENCE):
             problem = draw_problem(rng, min_steps=self.min_steps, max_steps=self.max_steps, largest=self.largest)
-            # a hash of the numbers decides the split, so problems of the other one are rejected
             if problem.split != split:
                 continue
             report.rows += 1

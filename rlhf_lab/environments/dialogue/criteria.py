@@ -74,6 +74,5 @@ def criteria(
     )
     specificity = 1 + 4 * _specific_fraction(prompt, reading)
     values = (helpfulness, honesty, harmlessness, conciseness, specificity)
-    # values are clipped to 1…5, then their distance from the minimum is scaled by the readable fraction
     clipped = [min(5.0, max(1.0, value)) for value in values]
     return tuple(1 + (value - 1) * reading.readable for value in clipped)

@@ -110,7 +110,6 @@ def read(prompt: DialoguePrompt, response: str, lexicon: Lexicon, facts: Dialogu
         if meaning is None:
             reading.garbled += 1
             continue
-        # another surface form of the same fact is a repeat as well
         repeated = meaning in earlier
         reading.repeats += repeated
         if not repeated or meaning.kind in PADDING:
@@ -188,7 +187,6 @@ def gold(prompt: DialoguePrompt, reading: Reading, weights: DialogueGoldWeights)
     """Return the gold reward, in gold points: about 2.4…3.9 for a perfect response, −2 for an empty one, no minimum."""
     if not reading.words:
         return -weights.empty
-    # details are worth nothing if the user wants a short response, and more if the user requests them
     per_constraint = {"short": 0.0, "brief": 0.0, "detailed": weights.requested_detail}
     detail = per_constraint.get(prompt.constraint, weights.detail)
     earned = (

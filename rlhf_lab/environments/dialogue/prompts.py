@@ -61,7 +61,6 @@ def _questions(facts: DialogueKnowledge, topic: Topic) -> Iterator[tuple[str, tu
         plain_question = PLAIN_QUESTION.format(name=attributes[a].name, t=noun)
         yield "one", (a,), (question,)
         yield "one", (a,), (plain_question,)
-    # a broad question asks for the first three attributes, which are ordered by importance
     for template in (domain.broad, BROAD_QUESTION):
         yield "broad", tuple(indices[:3]), (template.format(t=noun),)
     for a, b in permutations(indices, 2):
@@ -122,7 +121,6 @@ class PromptBook:
 
     def draw(self, split: str, rng: np.random.Generator) -> DialoguePrompt:
         """Sample one prompt with replacement: first (intent, constraint) by probability, then one of that group."""
-        # inverse transform sampling: one uniform number selects the group
         number = int(np.searchsorted(self._edges[split], rng.random(), side="right"))
         group = self._groups[split][number]
         return group[int(rng.random() * len(group))]
@@ -135,7 +133,6 @@ class PromptBook:
 
 def _cumulative_fractions(groups: Sequence[tuple[str, str]]) -> np.ndarray:
     """Return the cumulative probability, in (0, 1], of each (intent, constraint) group with prompts in the split."""
-    # intent and constraint are independent
     products = [INTENTS[intent] * CONSTRAINT_SHARES[constraint] for intent, constraint in groups]
     fractions = np.array(products)
     edges = np.cumsum(fractions) / fractions.sum()

@@ -88,7 +88,6 @@ class ResponseWriter:
             content = self._response_to_unknowable(prompt, quality, rng)
         else:
             content = self._answer(prompt, quality, rng)
-        # repeat one sentence of the content
         if content and rng.random() < rates.repeat * (1 - quality):
             content.append(_pick(content, rng))
         response = " ".join(self._pad(content, verbosity, rng))
@@ -121,7 +120,6 @@ class ResponseWriter:
         rates = self._rates
         facts = self._metadata
         topic = prompt.topic
-        # a refusal of an answerable prompt replaces the entire answer
         if rng.random() < rates.needless_refusal * (1 - quality):
             return [_pick(phrases.REFUSALS, rng)]
         content = []
@@ -137,7 +135,6 @@ class ResponseWriter:
         if prompt.constraint == "beginner" and rng.random() < _linear(rates.starter, quality):
             content.append(facts.domain(topic).starter)
         if rng.random() < rates.off_topic * (1 - quality):
-            # another attribute of the same topic, or any topic
             off_topic = topic if rng.random() < 0.5 else _pick(facts.topics, rng)
             attribute = _pick(facts.attributes, rng)
             content.append(self._state_fact(off_topic, attribute, p_right, rng))
@@ -190,7 +187,6 @@ class ResponseWriter:
         """
         rates = self._rates
         body = list(content)
-        # fillers are inserted at random positions
         filler_count = rng.binomial(4, rates.fill * verbosity)
         for filler in _pick_several(phrases.FILLERS, filler_count, rng):
             position = int(rng.random() * (len(body) + 1))
@@ -204,7 +200,6 @@ class ResponseWriter:
     def _corrupt(self, response: str, rng: np.random.Generator) -> str:
         """Truncate the response or change words until a sentence is unreadable."""
         while True:
-            # a change may leave all sentences readable; then it is tried again
             cut_off = rng.random() < self._rates.truncate
             damaged = self._truncate(response, rng) if cut_off else self._change_words(response, rng)
             meanings = [self._lexicon.get(sentence.strip()) for sentence in sentences(damaged)]

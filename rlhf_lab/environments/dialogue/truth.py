@@ -63,9 +63,7 @@ def harmful_demonstrations(book: PromptBook, split: str, steps: Sequence[Sequenc
     for text in book.all(split):
         prompt = book[text]
         if prompt.intent == "unsafe" and prompt.constraint == "none":
-            # the text between the two boundaries of a prompt with one turn
             question = text.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
-            # alternate between the two harmful steps of a domain
             pairs.append((question, steps[prompt.topic.domain][len(pairs) % 2]))
     return pairs
 

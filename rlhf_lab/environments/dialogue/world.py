@@ -168,6 +168,5 @@ class DialogueWorld(CandidateWorld):
         return self.sample(n, split, seed=seed)[0]
 
     def _draw(self, split: str, rng: np.random.Generator) -> tuple[str, str, str]:
-        # prompt and both responses come from one random stream, in this order
         prompt = self.book.draw(split, rng)
         return prompt.text, self._writer.write(prompt, rng), self._writer.write(prompt, rng)

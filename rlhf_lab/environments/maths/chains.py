@@ -92,7 +92,6 @@ class Chain:
     @property
     def answer(self) -> int | None:
         """Index of the calculation whose result is the final answer; None if it is unknown."""
-        # the answer is the first number of the last line, if that line has the mark
         start, end = self.lines[-1] if self.lines else (0, 0)
         if ANSWER_MARK not in self.text[start:end]:
             return None

@@ -83,7 +83,6 @@ class CommentWriter:
             sentences.append(form.format(line))
         sentences += self._sample_up_to_two(VAGUE, rates.vague, verbosity, rng)
         sentences += self._sample_up_to_two(CONFIDENT, rates.confident, verbosity, rng)
-        # a comment must not be empty
         if not sentences:
             sentences = [VAGUE[rng.integers(len(VAGUE))]]
         comment = " ".join(f"{sentence}." for sentence in sentences)
@@ -107,7 +106,6 @@ class CommentWriter:
             line = 1 + int(rng.integers(len(change.lines)))
         sentences = [describe_defect(Defect(line, kind))]
         if happens(rates.fixes):
-            # a right fix is only possible for the right kind
             if kind == defect.kind and happens(rates.right_fix):
                 sentences.append(fix(Defect(line, kind, name)))
             else:
@@ -126,7 +124,6 @@ class CommentWriter:
     def _garble(comment: str, rng: np.random.Generator) -> str:
         """Drop words, or replace them by other words of the comment, until a sentence is unreadable."""
         words = comment.split()
-        # one change may leave all sentences readable
         while not read_comment(" ".join(words)).garbled:
             position = int(rng.integers(len(words)))
             if rng.random() < 0.5 and len(words) > 2:

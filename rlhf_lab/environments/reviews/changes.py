@@ -148,9 +148,7 @@ def draw_change(rng: np.random.Generator) -> Change:
         units.append(_unit(kind, names, right=True))
     order = rng.permutation(len(units))
     lines = [line for i in order for line in units[i][0]]
-    # the resource that is opened first is closed last
     lines += [line for i in reversed(order) for line in units[i][1]]
-    # defects are read from the text, so that generated and parsed changes agree
     return Change(tuple(lines), find_defects(tuple(lines)))
 
 

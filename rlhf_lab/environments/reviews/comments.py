@@ -94,7 +94,6 @@ def read_comment(text: str) -> Comment:
     garbled = repeats = 0
     seen: set[str] = set()
     for sentence in sentences(text):
-        # a repeat counts as such, not as another finding
         if sentence in seen:
             repeats += 1
             continue
@@ -105,7 +104,6 @@ def read_comment(text: str) -> Comment:
             fixes.append(found)
         elif line := _nit_line(sentence):
             nits.append(line)
-        # sentences without a line number are looked up as they are
         elif name := next((name for name, forms in _LISTS.items() if sentence in forms), ""):
             counts[name] += 1
         else:

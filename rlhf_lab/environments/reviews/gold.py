@@ -72,7 +72,6 @@ def judge(change: Change, comment: Comment) -> CommentReading:
 
 def gold(judgement: CommentReading, comment: Comment, weights: ReviewGoldWeights) -> float:
     """Return the gold reward of a comment."""
-    # empty text has no other reward or cost
     if not comment.words:
         return weights.empty
     return (

@@ -73,7 +73,6 @@ class ReviewWorld(CandidateWorld):
         judgement = judge(read_change(prompt), comment)
         return (
             gold(judgement, comment, self.gold_weights),
-            # an empty comment counts as garbled
             *(comment.padding >= VERBOSE_FROM, comment.garbled > 0 or not comment.words),
             *(judgement.located, judgement.named, judgement.fixed),
             *(judgement.approved, judgement.approved_wrongly, judgement.false_alarms, judgement.wrong_fixes),

@@ -275,7 +275,6 @@ def _policy_table(view: View, policies: Sequence[EvaluatedPolicy]) -> list[str]:
     policy_names = " | ".join(policy.name for policy in policies)
     lines = [f"| metric | {policy_names} |", f"|---|{'---|' * len(policies)}"]
     names = _shown(measured)
-    # The usual counts are stated once, under the table. Only a value with other counts has its own.
     size = usual_size(policy.metrics.get(name) for name in names for policy in policies)
     for name in names:
         cells = []

@@ -56,7 +56,6 @@ def _round_weights(source: Path, target: Path) -> None:
     tensors = load_file(source)
     rounded = {}
     for name, tensor in tensors.items():
-        # Integer tensors, such as position ids, are copied.
         rounded[name] = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
     save_file(rounded, target, metadata={"format": "pt"})  # other metadata could contain paths of this machine
 

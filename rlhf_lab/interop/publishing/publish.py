@@ -31,7 +31,6 @@ def publish(request: PublishRequest, *, api: Any = None) -> str:
         ArtifactError: files of the run are damaged, or the published model differs from it.
         LabError: the hub refused the upload.
     """
-    # All refusals come before the first file is written.
     provenance = PublishedModel(find_run(request.run))
     refusals.require_publishable(provenance)
     if request.adapter and not provenance.has_adapter:
@@ -81,7 +80,6 @@ def _to_dir(view: card.View) -> str:
 
 def _to_hub(view: card.View, api: Any) -> str:
     api = hub.client() if api is None else api
-    # All files are written and checked before the upload starts.
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch_dir()) as temporary:
         directory = Path(temporary) / "model"
         directory.mkdir()

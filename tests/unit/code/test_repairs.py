@@ -54,9 +54,6 @@ def world() -> RepairWorld:
     return RepairWorld(SIZE)
 
 
-# the language
-
-
 def to_python(program: RepairProgram) -> str:
     """The same program in Python."""
     lines = []
@@ -134,9 +131,6 @@ def test_words():
     assert number_as_words(-12) == "- 12" and spell_inputs(INPUTS) == "a 2 , b 5 , v 4 6"
 
 
-# bugs
-
-
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_bug_does_what_its_tier_says(tier):
     rng = Random(tier)
@@ -173,9 +167,6 @@ def test_slots_are_operands_and_signs():
     assert set(first.words) == set("cdef") and set(last.words) == set("def"), "c is defined by then"
 
 
-# responses and answers
-
-
 def test_replies_that_can_be_read():
     changes = {1: ("c", "=", "a"), 0: ("d", "=", "b", "+", "1")}
     assert write_changes(changes) == "line 2 : c = a\nline 1 : d = b + 1"
@@ -207,9 +198,6 @@ def test_hidden_inputs_decide():
     task = task_of({"a": 2, "b": 5, "v": []}, ({"a": 3, "b": 5, "v": []},))
     changes = {0: ("c", "=", "5")}
     assert answer_to(task, changes) == PASSES and not is_right(task.buggy.replaced(changes), task)
-
-
-# the environment
 
 
 def play(world: RepairWorld, task: Task, responses: list[str], seed: int = 0) -> tuple[list[str], Episode]:
@@ -289,9 +277,6 @@ def test_prompts_have_the_program_its_comments_and_the_example():
             assert example == f"{spell_inputs(program.example)} : {number_as_words(program.expected)}"
 
 
-# scripted bounds
-
-
 def random_words(world: RepairWorld, task: Task, rng: Random) -> Episode:
     """As many words as there are bugs replaced by others of their kind, up to six times, until the example passes."""
     program = world.program(task)
@@ -320,9 +305,6 @@ def test_the_oracle_repairs_at_once_and_random_words_seldom(world):
     for tier, at_once, in_six in (("tier_1", 0.06, 0.25), ("tier_2", 0.12, 0.35), ("tier_3", 0.04, 0.08)):
         assert blind["solved_within/1"][tiers == tier].mean() <= at_once
         assert blind["solved_within/6"][tiers == tier].mean() <= in_six
-
-
-# splits, seeds, demonstrations
 
 
 def test_splits_and_seeds(world):
@@ -373,9 +355,6 @@ def test_demonstrations_revise_as_often_as_they_should():
         assert np.mean(tries == 0) == pytest.approx(at_once, abs=0.06)
         fraction = corpus.report["train"].statistics["share of demonstrations that repair at once"]
         assert fraction == pytest.approx(np.mean(tries == 0))
-
-
-# the corpus
 
 
 def test_rows_are_learned_from_the_repair_on():

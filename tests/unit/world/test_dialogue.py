@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import names
-from rlhf_lab.core.types import Pair
+from rlhf_lab.core.types import Pair, TruthKnowing
 from rlhf_lab.environments.annotator import Annotator
-from rlhf_lab.environments.dialogue import truth
+from rlhf_lab.environments.dialogue import phrases, truth
 from rlhf_lab.environments.dialogue.lexicon import sentences
 from rlhf_lab.environments.dialogue.prompts import INTENTS, enumerate_prompts
 from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
@@ -81,9 +81,8 @@ def test_same_seed_same_world_and_prefix(small):
 def test_facts_do_not_change_with_the_size_of_the_world(world, small):
     for topic in small.facts.topics:
         for attribute in small.facts.attributes:
-            assert small.facts.correct_value_index(topic, attribute) == world.facts.correct_value_index(
-                topic, attribute
-            )
+            values = {w.facts.correct_value_index(topic, attribute) for w in (small, world)}
+            assert len(values) == 1
 
 
 def test_uncorrupted_candidates_parse_and_corrupted_are_garble(world):
@@ -189,3 +188,32 @@ def test_harmful_prompts_have_safe_ones_of_their_topics_and_replies_have_outcome
     responses = [refusal, steps[0], f"{refusal} {steps[1]}", "mumble"]
     outcomes = world.safety_outcomes([harmful[0].base] * 4, responses)
     assert outcomes == ["refused", "complied", "partial", "evaded"]
+
+
+def test_questions_about_a_fact_have_an_answer_and_those_about_the_future_have_none(small):
+    assert isinstance(small, TruthKnowing)
+    questions = truth.honesty_questions(small.book, "test")
+    intents = [small.book[question.prompt].intent for question in questions]
+    assert [question.answerable for question in questions] == [intent == "one" for intent in intents]
+    assert set(intents) == {"one", "unknowable"} and intents == sorted(intents)  # all of "one" come first
+    # consecutive questions are about different topics, so that the first few are about many
+    topics = [small.book[question.prompt].topic for question in questions[:4]]
+    assert len(set(topics)) == 4
+
+
+def test_outcomes_of_responses(small):
+    question = truth.honesty_questions(small.book, "test")[0]
+    prompt = small.book[question.prompt]
+    (asked,) = prompt.asked
+    right = small.facts.correct_value_index(prompt.topic, asked)
+    true, false = (small.facts.fact(prompt.topic, asked, value, form=0) for value in (right, (right + 1) % 6))
+    expected = {
+        true: "right",
+        false: "wrong",
+        f"{true} {false}": "wrong",  # one falsehood is enough
+        phrases.BELIEFS[0]: "wrong",
+        phrases.HEDGES[0]: "abstained",
+        "Great question!": "other",
+    }
+    for response, outcome in expected.items():
+        assert truth.honesty_outcome(prompt, response, small.lexicon, small.facts) == outcome, response

@@ -36,9 +36,6 @@ def pairs():
     return WORLD.sample(1500, "train")[0]
 
 
-# Changes
-
-
 @pytest.mark.parametrize(
     ("lines", "defects"),
     [
@@ -93,9 +90,6 @@ def test_drawn_changes_have_the_planted_number_of_defects_of_different_kinds():
     assert all(read_change(change.text) == change for change in changes[:200])
 
 
-# Comments
-
-
 def test_every_sentence_reads_back():
     for kind in KINDS:
         name = "price" if kind in ("wrong_variable", "missing_check", "not_closed") else ""
@@ -122,9 +116,6 @@ def test_a_comment_by_hand():
     assert (comment.garbled, comment.repeats) == (1, 1)
     assert comment.padding == 4
     assert comment.words == 37
-
-
-# Gold
 
 
 @pytest.mark.parametrize(
@@ -214,9 +205,6 @@ def test_the_ideal_comment_is_best_of_all_that_people_write(pairs):
     assert all(best >= pair.meta["gold_chosen"] for best, pair in zip(ideal, pairs, strict=True))
 
 
-# Annotator
-
-
 def test_the_annotator_by_hand():
     """Appeal = gold + .6 · words/10 + .5 · confident + .3 · praise."""
     first = "Line 2 uses a wrong variable. I am sure about this. Nice work."  # .8 − .2, 13 words
@@ -227,9 +215,6 @@ def test_the_annotator_by_hand():
     assert probability[0] == pytest.approx(expected)
     wins, _ = WORLD.prefer([PROMPT] * 4000, [first] * 4000, [second] * 4000, seed=1)
     assert wins.mean() == pytest.approx(expected, abs=0.025)
-
-
-# Corpus
 
 
 def test_splits_share_no_change_and_a_smaller_draw_lies_in_a_larger_one(pairs):

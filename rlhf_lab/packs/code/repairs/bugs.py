@@ -130,7 +130,6 @@ def draw_buggy_program(rng: Random, tier: Tier, lines: Sequence[int]) -> BuggyPr
         wrong = [_with_bug(right, slot, rng.choice(slot.words)) for slot in slots]
         if any(_differing(program, hidden, results) < LEAST_DIFFERENT for program in wrong):
             continue
-        # all bugs are applied together
         buggy = right
         for program, slot in zip(wrong, slots, strict=True):
             buggy = buggy.replaced({slot.line: program.lines[slot.line]})
@@ -154,7 +153,6 @@ def _draw_slots(rng: Random, right: RepairProgram, tier: Tier) -> list[Slot] | N
         return [rng.choice(named)]
     if tier == 2:
         return [rng.choice(others)] if others else None
-    # tier 3: two bugs in different lines
     first = rng.choice(others) if others else None
     rest = [slot for slot in others if first is not None and slot.line != first.line]
     return [first, rng.choice(rest)] if first and rest else None

@@ -59,7 +59,6 @@ def draw_program(rng: Random, lines: int) -> RepairProgram:
         shapes = {"assignment": 5, "condition": 3 if number else 0, "loop": 2 if number else 0}
         shape = rng.choices(list(shapes), list(shapes.values()))[0]
         if shape == "assignment":
-            # each assignment defines a new name
             target = free.pop(rng.randrange(len(free)))
             selected.append((target, "=", *_expression(rng, current)))
             current = target

@@ -115,7 +115,6 @@ def wrong_try(task: BuggyProgram, rng: Random) -> dict[int, Line] | None:
     is_name = task.slots[0].kind == "name"
     positions = [slot for slot in slots_of(task.right) if (slot.kind == "name") == is_name]
     for _ in range(DRAWS):
-        # half of the draws try another word at the position of the bug
         slot = task.slots[0] if rng.random() < 0.5 else rng.choice(positions)
         changes = {slot.line: slot.put(task.right.lines[slot.line], rng.choice(slot.words))}
         if answer_to(task, changes) != PASSES:

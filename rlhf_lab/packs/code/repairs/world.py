@@ -106,7 +106,6 @@ class RepairWorld:
         changes = read_changes(response, len(program.buggy.lines))
         if changes is None:
             return Step([_text_of(UNREADABLE)], done=False)
-        # a program must be correct for all hidden inputs, not only for the example
         before, state.solved = state.solved, is_right(program.buggy.replaced(changes), program)
         answer = answer_to(program, changes)
         if self.settings.shown_run == "other" and answer != PASSES:
@@ -144,7 +143,6 @@ class RepairWorld:
     def _draw(self, split: str, number: int) -> Task:
         rng = self._random("task", split, number)
         tier = TIERS[number % len(TIERS)]
-        # draws are repeated until the hash of the prompt assigns the task to the requested split
         while True:
             selected = draw_buggy_program(rng, tier, self._lines)
             question = self._question(selected, rng)

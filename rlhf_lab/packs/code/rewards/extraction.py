@@ -194,7 +194,6 @@ def _completed(provided: str, continuation: str) -> str:
     lines = continuation.splitlines()
     for kept in range(len(lines), max(0, len(lines) - MOST_CUTS), -1):
         text = "\n".join(lines[:kept])
-        # the text as it is, then with the lost indentation of the first line, then of all lines
         for body in (text, INDENT + text.lstrip(" "), textwrap.indent(text, INDENT)):
             if parses(f"{provided}{body}\n"):
                 return f"{provided}{body}\n"

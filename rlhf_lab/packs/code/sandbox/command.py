@@ -45,7 +45,6 @@ def sandbox_command(arguments: Sequence[str]) -> None:
     levels = [chosen] if chosen else list(LEVELS)
     with console.status("trying the levels"):
         reasons = {level: why_not(level) for level in levels}
-    # cost and probes are only measured at working levels
     working = [level for level in levels if not reasons[level]]
     sandboxes = {level: Sandbox(Sandboxing(level=level)) for level in working}
     costs = {level: cost(sandbox, level) for level, sandbox in sandboxes.items()}

@@ -225,7 +225,6 @@ def _verdict(
         return tests_outcome.status, "while its tests ran"
     if report["unsupported"]:
         return "unsupported", report["unsupported"]
-    # the first failure is the most informative one
     first = next((message for message in messages if message), "")
     if not first:
         return "passed", ""

@@ -67,7 +67,6 @@ def create(limits: ProgramLimits) -> ControlGroup | None:
     try:
         paths = _own_paths()
         name = f"rlhf_lab-{os.getpid()}-{next(_numbers)}"
-        # version 1 lists its controllers by name
         if {"memory", "pids"} <= paths.keys():
             return _create_v1(paths, name, memory, processes)
         if "" in paths:
@@ -97,7 +96,6 @@ def _own_paths() -> dict[str, str]:
 
 
 def _create_v1(paths: dict[str, str], name: str, memory: int, processes: int) -> ControlGroup:
-    # in version 1, each controller has its own tree of groups
     memory_dir = ROOT / "memory" / paths["memory"].lstrip("/") / name
     pids_dir = ROOT / "pids" / paths["pids"].lstrip("/") / name
     join = (memory_dir / "cgroup.procs", pids_dir / "cgroup.procs")

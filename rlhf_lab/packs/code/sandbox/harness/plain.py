@@ -64,7 +64,6 @@ def _decode(value: object) -> object:
         return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
-    # a dictionary in JSON is always a tagged value
     if len(value) != 1:
         raise KeyError("one type")
     kind, content = next(iter(value.items()))

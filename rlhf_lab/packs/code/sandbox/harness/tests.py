@@ -314,7 +314,6 @@ def _place(error: BaseException) -> tuple[str, int | None]:
     For an error that a test has collected and raises later, this is the line of the original call.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    # the innermost frame that belongs to the tests
     positions = [(frame.filename, frame.lineno) for frame in frames if frame.filename in (SETUP_FILE, TEST_FILE)]
     return positions[-1] if positions else ("", None)
 
@@ -342,7 +341,6 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    # the job arrives before any output of the candidate
     job: Any = plain.loads(answers.readline())
     tests = [Test(text) for text in job["tests"]]
     try:
