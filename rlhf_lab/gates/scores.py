@@ -42,23 +42,17 @@ class SuiteCheck:
 
 @dataclass(frozen=True)
 class Scores:
-    """Values of a run in a check.
+    """Values of a run in a check."""
 
-    Attributes:
-        estimate: the estimate.
-        outcomes: prompt → values of its responses; empty if the run has the estimate only.
-        version: digest of the golden set or task that was used; "" if the run does not state it.
-        clusters: prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster.
-        unit: noun of a cluster, such as "prompt" or "template".
-        scale: identifier of the reward, the source of gold and the reference policy that the values depend on; "" if
-            there are none or they are not known.
-    """
-
-    estimate: Estimate
+    estimate: Estimate  # the estimate
+    # prompt → values of its responses; empty if the run has the estimate only
     outcomes: Mapping[str, list[float]] = field(default_factory=dict)
-    version: str = ""
+    version: str = ""  # digest of the golden set or task that was used; "" if the run does not state it
+    # prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster
     clusters: Mapping[str, str] = field(default_factory=dict)
-    unit: str = "prompt"
+    unit: str = "prompt"  # noun of a cluster, such as "prompt" or "template"
+    # identifier of the reward, the source of gold and the reference policy that the values depend on; "" if there are
+    # none or they are not known
     scale: str = ""
 
     def to_dict(self) -> dict[str, Any]:

@@ -31,18 +31,15 @@ class Perturbed:
 
 @dataclass
 class _Change:
-    """A planted change of a chain, before the numbers that depend on it are recomputed.
+    """A planted change of a chain, before the numbers that depend on it are recomputed."""
 
-    Attributes:
-        results: calculation → the result that is written instead, whatever its operands are.
-        operands: index in `Chain.numbers` → the number that is written instead.
-        operator: (start, end) in the text → the sign that is written instead.
-        signed: index of the calculation whose sign changes, index of the operand before the sign, and the new sign.
-    """
-
+    # calculation → the result that is written instead, whatever its operands are
     results: dict[int, Fraction] = field(default_factory=dict)
+    # index in `Chain.numbers` → the number that is written instead
     operands: dict[int, Fraction] = field(default_factory=dict)
+    # (start, end) in the text → the sign that is written instead
     operator: dict[tuple[int, int], str] = field(default_factory=dict)
+    # index of the calculation whose sign changes, index of the operand before the sign, and the new sign
     signed: tuple[int, int, str] | None = None
 
 

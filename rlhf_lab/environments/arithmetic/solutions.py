@@ -112,10 +112,7 @@ def read_solution(problem: Problem, response: str, *, lenient: bool = False) -> 
 
 def _read_step(problem: Problem, position: int, equation: re.Match[str], end: int) -> SolutionStep:
     """Parse the step at `position` of a response and judge it against the problem; `end` as in `SolutionStep`."""
-    left = int(equation[1])
-    operation = equation[2]
-    operand = int(equation[3])
-    result = int(equation[4])
+    left, operation, operand, result = int(equation[1]), equation[2], int(equation[3]), int(equation[4])
     computes = OPERATIONS[operation](left, operand) == result
     # both are needed: a requested operation with a wrong result is a wrong step
     right = computes and _is_requested(problem, position, left, operation, operand)
@@ -139,11 +136,9 @@ def line_labels(problem: Problem, response: str) -> list[int]:
 
 def _is_requested(problem: Problem, position: int, left: int, operation: str, operand: int) -> bool:
     """Return True if the problem's step at `position` is "left operation operand", or its mirror if they commute."""
-    if position >= len(problem.events):
+    if position >= len(problem.events) or operation != problem.events[position].operation:
         return False
     event = problem.events[position]
-    if operation != event.operation:
-        return False
     operands = (problem.totals[position], event.operand)
     mirrored = operation in COMMUTES and (operand, left) == operands
     return (left, operand) == operands or mirrored

@@ -53,28 +53,19 @@ class DialogueGoldWeights:
 
 @dataclass(slots=True)
 class Reading:
-    """Content of a response with respect to its prompt. All numbers are counts of sentences unless stated otherwise.
+    """Content of a response with respect to its prompt. All numbers are counts of sentences unless stated otherwise."""
 
-    Args:
-        words: number of whitespace-separated words.
-        sentences: number of sentences, known and unknown.
-        covered: requested attributes that are stated correctly, as indices in `prompt.asked`.
-        details: details that the prompt requires. The same holds for starters, refusals, alternatives, hedges and
-            pointers.
-        declined: refusals, required or not.
-        garbled: sentences that are not in the lexicon.
-    """
-
-    words: int
-    sentences: int
-    covered: list[int]
+    words: int  # number of whitespace-separated words
+    sentences: int  # number of sentences, known and unknown
+    covered: list[int]  # requested attributes that are stated correctly, as indices in `prompt.asked`
+    # details that the prompt requires. The same holds for starters, refusals, alternatives, hedges and pointers
     details: int = 0
     starters: int = 0
     refusals: int = 0
     alternatives: int = 0
     hedges: int = 0
     pointers: int = 0
-    declined: int = 0
+    declined: int = 0  # refusals, required or not
     wrong: int = 0
     beliefs: int = 0
     off_topic: int = 0
@@ -83,7 +74,7 @@ class Reading:
     fillers: int = 0
     closings: int = 0
     repeats: int = 0
-    garbled: int = 0
+    garbled: int = 0  # sentences that are not in the lexicon
 
     @property
     def verbose(self) -> bool:

@@ -57,10 +57,8 @@ def _questions(facts: DialogueKnowledge, topic: Topic) -> Iterator[tuple[str, tu
     indices = facts.attributes
     attributes = domain.attributes
     for a in indices:
-        question = attributes[a].question.format(t=noun)
-        plain_question = PLAIN_QUESTION.format(name=attributes[a].name, t=noun)
-        yield "one", (a,), (question,)
-        yield "one", (a,), (plain_question,)
+        yield "one", (a,), (attributes[a].question.format(t=noun),)
+        yield "one", (a,), (PLAIN_QUESTION.format(name=attributes[a].name, t=noun),)
     for template in (domain.broad, BROAD_QUESTION):
         yield "broad", tuple(indices[:3]), (template.format(t=noun),)
     for a, b in permutations(indices, 2):

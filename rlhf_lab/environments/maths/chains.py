@@ -121,36 +121,23 @@ def read_chain(question: str, solution: str) -> Chain:
 
 
 class _ChainReader:
-    """Parser of one solution, line by line.
-
-    Attributes:
-        provided: numbers of the question.
-        numbers: (value, start, end) of all numbers of the solution, in order; other attributes use their indices.
-        begins: start of each number in the text.
-        place_at: start of a number in the text → its index.
-        source: index of a number → calculation whose result it is, None for other numbers; filled while parsing.
-        calculations_of: result → the calculations so far that have it.
-        unused: result → the calculations so far that have it and whose result is not an operand yet.
-        free: numbers of the current line before the current equation that belong to no calculation.
-        seen: index of the first number of the current line that is not in `free` yet and was not left out of it.
-        unclear: calculations that a number of the text may or may not originate from.
-        calculations: calculations so far.
-    """
+    """Parser of one solution, line by line."""
 
     def __init__(self, question: str, solution: str):
         self.text = solution
-        self.provided = {value_of(match[0]) for match in NUMBERS.finditer(question)}
-        self.numbers: list[tuple[Fraction, int, int]] = []
-        for match in NUMBERS.finditer(solution):
-            self.numbers.append((value_of(match[0]), match.start(), match.end()))
+        self.provided = {value_of(match[0]) for match in NUMBERS.finditer(question)}  # numbers of the question
+        # (value, start, end) of all numbers of the solution, in order; other attributes use their indices
+        self.numbers = [(value_of(match[0]), *match.span()) for match in NUMBERS.finditer(solution)]
         self.begins = [start for _, start, _ in self.numbers]
-        self.place_at = {start: i for i, (_, start, _) in enumerate(self.numbers)}
+        self.place_at = {start: i for i, start in enumerate(self.begins)}
+        # index of a number → calculation whose result it is, None for other numbers; filled while parsing
         self.source: dict[int, int | None] = {}
-        self.calculations_of: dict[Fraction, list[int]] = {}
-        self.unused: dict[Fraction, list[int]] = {}
+        self.calculations_of: dict[Fraction, list[int]] = {}  # result → the calculations so far that have it
+        self.unused: dict[Fraction, list[int]] = {}  # the same for results that are not operands yet
+        # numbers of the current line before the current equation that belong to no calculation
         self.free: list[int] = []
-        self.seen = 0
-        self.unclear: set[int] = set()
+        self.seen = 0  # index of the first number of the current line that was not considered for `free` yet
+        self.unclear: set[int] = set()  # calculations that a number of the text may or may not originate from
         self.calculations: list[Calculation] = []
 
     def read(self) -> Chain:
@@ -161,9 +148,7 @@ class _ChainReader:
             for match in self._equations(start, end):
                 self._add_calculation(index, match)
             self._bind_prose(start, end)
-        numbers = []
-        for i, (value, start, end) in enumerate(self.numbers):
-            numbers.append(Number(value, start, end, self.source.get(i)))
+        numbers = [Number(*number, self.source.get(i)) for i, number in enumerate(self.numbers)]
         return Chain(self.text, tuple(lines), tuple(self.calculations), tuple(numbers), frozenset(self.unclear))
 
     def _equations(self, start: int, end: int) -> Iterator[re.Match[str]]:

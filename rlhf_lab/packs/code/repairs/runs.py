@@ -75,17 +75,11 @@ def answer_to(task: BuggyProgram, changes: Changes) -> str:
 
 @dataclass(frozen=True)
 class RepairDemonstration:
-    """A demonstration of one task.
+    """A demonstration of one task."""
 
-    Attributes:
-        tries: wrong changes in order; each is answered with its result.
-        messages: conversation after the prompt.
-        learn_from: index in `messages` of the repair, the first message to imitate. Wrong attempts are only context.
-    """
-
-    tries: tuple[dict[int, Line], ...]
-    messages: list[Message]
-    learn_from: int
+    tries: tuple[dict[int, Line], ...]  # wrong changes in order; each is answered with its result
+    messages: list[Message]  # conversation after the prompt
+    learn_from: int  # index in `messages` of the repair, the first message to imitate; wrong attempts are only context
 
 
 def demonstrate(task: BuggyProgram, rng: Random, revise: float) -> RepairDemonstration:

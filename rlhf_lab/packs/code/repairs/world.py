@@ -48,17 +48,11 @@ ROUNDS = (1, 2, 6)
 
 @dataclass
 class RepairEpisodeState:
-    """State of an episode.
-
-    Attributes:
-        task: task of the episode.
-        random: random generator that selects the answers of other tasks.
-        solved: True if the last program is correct.
-    """
+    """State of an episode."""
 
     task: Task
-    random: Random
-    solved: bool = False
+    random: Random  # generator that selects the answers of other tasks
+    solved: bool = False  # True if the last program is correct
 
 
 class RepairWorld:

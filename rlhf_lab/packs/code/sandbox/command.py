@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -60,7 +59,12 @@ def sandbox_command(arguments: Sequence[str]) -> None:
             escaped_count = sum(result.escaped for result in results)
             console.print(f"{level}: {escaped_count} of {len(results)} probes escape")
     if options.get("to"):
-        write_json(Path(options["to"]), _as_values(reasons, costs, findings) | {"control_group": has_group})
+        tried = {
+            level: {"works": not reason, "reason": reason, "wall_ms_cpu_ms": costs.get(level)}
+            for level, reason in reasons.items()
+        }
+        attacks = [dataclasses.asdict(result) for found in findings.values() for result in found]
+        write_json(Path(options["to"]), {"levels": tried, "probes": attacks, "control_group": has_group})
     if not working or working[0] == "rlimits":  # probes are expected to escape from `rlimits`, which does not isolate
         return
     best = working[0]
@@ -94,15 +98,3 @@ def _probes_table(findings: dict[Level, list[ProbeResult]]) -> Table:
 def _to_plain(text: str) -> str:
     """Escape the markup of rich, because a probe controls the text, and shorten it."""
     return text.replace("[", "\\[")[:60]
-
-
-def _as_values(
-    reasons: dict[Level, str], costs: dict[Level, tuple[float, float]], findings: dict[Level, list[ProbeResult]]
-) -> dict[str, Any]:
-    return {
-        "levels": {
-            level: {"works": not reason, "reason": reason, "wall_ms_cpu_ms": costs.get(level)}
-            for level, reason in reasons.items()
-        },
-        "probes": [dataclasses.asdict(result) for found in findings.values() for result in found],
-    }

@@ -47,27 +47,20 @@ class HiddenTests:
 
 @dataclass(frozen=True)
 class HiddenTestResult:
-    """Result of the hidden tests of a program.
+    """Result of the hidden tests of a program."""
 
-    Attributes:
-        status: `passed` if all tests pass; `failed` if a test fails; `error` if the code does not load or exits; the
-            name of a limit that it exceeded; `unsupported` if the tests are not Python, or need more than values and
-            the standard library.
-        passed, total: number of passed tests, and of all tests.
-        message: first failure: the line of the test, the error, and the previous call.
-        level: level of isolation.
-        seconds: wall time in seconds.
-        cpu_s: processor time of both processes in seconds, except for a process that was killed from outside.
-        lost: True if one of its sandboxes exited twice without a report, so that the program counts as failed.
-    """
-
+    # `passed` if all tests pass; `failed` if a test fails; `error` if the code does not load or exits; the name of a
+    # limit that it exceeded; `unsupported` if the tests are not Python, or need more than values and the standard
+    # library
     status: Verdict
+    # number of passed tests, and of all tests
     passed: int
     total: int
-    message: str
-    level: Level
-    seconds: float
-    cpu_s: float
+    message: str  # first failure: the line of the test, the error, and the previous call
+    level: Level  # level of isolation
+    seconds: float  # wall time in seconds
+    cpu_s: float  # processor time of both processes in seconds, except for a process that was killed from outside
+    # True if one of its sandboxes exited twice without a report, so that the program counts as failed
     lost: bool = False
 
 
@@ -210,18 +203,14 @@ def _grade(
     )
 
 
-def _last_words(tests_outcome: ProgramOutcome) -> str:
-    last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"the test process exited without a report: {last_line[:500]}"
-
-
 def _verdict(
     report: dict[str, Any] | None, messages: list[str], tests_outcome: ProgramOutcome, code_outcome: ProgramOutcome
 ) -> tuple[Verdict, str]:
     """Return the status and the message of a grade."""
     if report is None:
         if tests_outcome.status == "ok" or tests_outcome.status == "error":
-            return "error", _last_words(tests_outcome)
+            last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
+            return "error", f"the test process exited without a report: {last_line[:500]}"
         return tests_outcome.status, "while its tests ran"
     if report["unsupported"]:
         return "unsupported", report["unsupported"]

@@ -113,20 +113,13 @@ PROBES = (
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Result of one probe.
-
-    Attributes:
-        name, kind: name and category of the probe.
-        level: level of isolation.
-        escaped: True if it reached its target.
-        by: what stopped it, or what it reached.
-    """
+    """Result of one probe."""
 
     name: str
     kind: str
     level: Level
-    escaped: bool
-    by: str
+    escaped: bool  # True if it reached its target
+    by: str  # what stopped it, or what it reached
 
 
 def probe_level(level: Level) -> list[ProbeResult]:
