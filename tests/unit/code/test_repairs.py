@@ -372,8 +372,5 @@ def test_the_fingerprint_changes_with_content_and_settings():
     changes = ({}, {}, {"seed": 1}, {"turns": 5}, {"told": 0.2}, {"revise": 0.1}, {"shown_run": "other"})
     prints = [build(Repairs(**{"train_tasks": 20, "test_tasks": 6, "seed": 0, **more})).fingerprint for more in changes]
     assert prints[0] == prints[1] and len(set(prints)) == len(changes) - 1
-
-
-def test_settings_that_make_no_world_are_refused():
     with pytest.raises(ValueError, match="min_lines=4 must not exceed max_lines=3"):
         Repairs(min_lines=4, max_lines=3)
