@@ -7,16 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
+
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import make_dir, read_object, replacing
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.gates import gate
-from rlhf_lab.interop.publishing import card, hub, model_files, refusals, same_model
+from rlhf_lab.interop.publishing import card, model_files, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks
 from rlhf_lab.interop.publishing.provenance import PublishedModel, PublishRequest
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.results.folders import find_run
+
+REPLACED = [
+    *("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.bin", "*.model", "merges.txt", "vocab.txt")
+]
+"""Patterns of files from an earlier publication that are deleted if the new one has no file of that name."""
 
 
 def publish(request: PublishRequest, *, api: Any = None) -> str:
@@ -79,7 +86,7 @@ def _to_dir(view: card.View) -> str:
 
 
 def _to_hub(view: card.View, api: Any) -> str:
-    api = hub.client() if api is None else api
+    api = HfApi() if api is None else api
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch_dir()) as temporary:
         directory = Path(temporary) / "model"
         directory.mkdir()
@@ -87,7 +94,46 @@ def _to_hub(view: card.View, api: Any) -> str:
         console.inform(f"uploading to {view.request.name}", markup=False)
         run = view.provenance.run
         message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {view.provenance.code}"
-        return hub.send(directory, view.request.name, public=view.request.public, message=message, api=api)
+        return send(directory, view.request.name, public=view.request.public, message=message, api=api)
+
+
+def send(directory: Path, name: str, *, public: bool, message: str, api: Any) -> str:
+    """Create the repository if it does not exist, and replace its model with that in the directory. Return its address.
+
+    Args:
+        directory: the published files.
+        name: `owner/name`.
+        public: True allows a public repository. Otherwise a new repository is private, and a public one is an error.
+        message: message of the commit.
+        api: a `huggingface_hub.HfApi`.
+    Raises:
+        LabError: the hub refused the upload, or nobody is logged in.
+    """
+    try:
+        address = str(api.create_repo(name, repo_type="model", private=not public, exist_ok=True))
+        # `create_repo` does not change the visibility of an existing repository, so it is checked.
+        if not public and not api.repo_info(name, repo_type="model").private:
+            raise LabError(
+                f"{name} is a public repository on the hub, so nothing was uploaded; set public=true to publish there, "
+                "or name another repository"
+            )
+        api.upload_folder(
+            repo_id=name,
+            folder_path=str(directory),
+            commit_message=message,
+            repo_type="model",
+            delete_patterns=REPLACED,
+        )
+    except LabError:
+        raise
+    except Exception as error:  # the client has a different exception type for each of many failures
+        # only the first line, because the messages of the client have several
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")
+        raise LabError(
+            f"the hub refused {name}: {reason}. Log in with `hf auth login` (with a token that may write) and check "
+            "the name. No partial upload exists, so the same command can be repeated"
+        ) from error
+    return address
 
 
 def _write(view: card.View, directory: Path) -> None:

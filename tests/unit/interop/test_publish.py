@@ -21,9 +21,9 @@ from rlhf_lab.cli import publish as publish_words
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
 from rlhf_lab.core.files import read_json
-from rlhf_lab.interop.publishing import card, hub, model_files, provenance, refusals, same_model
+from rlhf_lab.interop.publishing import card, model_files, provenance, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks, without_local_paths
-from rlhf_lab.interop.publishing.publish import PublishRequest, publish
+from rlhf_lab.interop.publishing.publish import PublishRequest, publish, send
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.stages.execute import execute
 
@@ -387,7 +387,7 @@ def test_a_hub_that_refuses_is_explained(tmp_path: Path) -> None:
     api = stub(private=True)
     api.create_repo.side_effect = OSError("401 Client Error: Unauthorized")
     with pytest.raises(LabError, match=r"401.*hf auth login"):
-        hub.send(tmp_path, "someone/model", public=False, message="m", api=api)
+        send(tmp_path, "someone/model", public=False, message="m", api=api)
 
 
 @pytest.mark.parametrize(
