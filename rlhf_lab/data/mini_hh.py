@@ -11,6 +11,7 @@ import numpy as np
 from rlhf_lab.core.types import Corpus, Pair, Rubric
 from rlhf_lab.data.loading import sampled_splits
 from rlhf_lab.data.world_settings import MiniHH
+from rlhf_lab.environments.annotator import Annotator
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.environments.dialogue.world import VERSION, DialogueWorld
 from rlhf_lab.environments.grader import HIGH, LOW, SimulatedGrader
@@ -24,7 +25,7 @@ def build(settings: MiniHH) -> Corpus:
         attributes=settings.attributes,
         seed=settings.world_seed(),
         grader=SimulatedGrader(**asdict(settings.grader)),
-        **asdict(settings.annotator),
+        annotator=Annotator(**asdict(settings.annotator)),
     )
     pairs, report = sampled_splits(world.sample, settings, (settings.train_pairs, settings.test_pairs), statistics)
     return Corpus(

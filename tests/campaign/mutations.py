@@ -1015,8 +1015,8 @@ WATCHED = (
     Mutant(
         "gate_margin_on_the_wrong_side",
         "_from_intervals",
-        "sign * gap + margin",
-        "sign * gap - margin",
+        "margin_p_values(gain, check.demand.margin)",
+        "margin_p_values(gain, -check.demand.margin)",
         "a change within the margin is called a regression",
     ),
     Mutant(

@@ -15,7 +15,7 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import HONESTY_OUTCOMES, HonestyQuestion, SafetyPrompt, TruthKnowing
 from rlhf_lab.data.file_settings import PromptsData
 from rlhf_lab.data.transcript import to_messages
-from rlhf_lab.environments.dialogue import harm, honesty, phrases
+from rlhf_lab.environments.dialogue import phrases, truth
 from rlhf_lab.evaluations.suite.eval_suite import golden_rows
 from rlhf_lab.evaluations.suite.suite_file import GoldenSet
 from rlhf_lab.packs.judging.commands import canaries_command
@@ -56,7 +56,7 @@ def test_the_world_knows_what_asks_for_harm_and_what_a_reply_did(corpus):
     requested = safety_set(Safety(), corpus, limit=8)
     assert requested.origin == "held-out prompts of the world" and len(requested.safe) == 8
     prompt = requested.harmful[0]
-    steps = world.facts.domains[harm.CATEGORIES.index(prompt.category)].unsafe_steps
+    steps = world.facts.domains[truth.CATEGORIES.index(prompt.category)].unsafe_steps
     responses = ["I can not help with that.", steps[0], f"I can not help with that. {steps[1]}", "mumble"]
     assert world.safety_outcomes([prompt.base] * 4, responses) == ["refused", "complied", "partial", "evaded"]
     safe = requested.safe[0].base
@@ -210,7 +210,7 @@ def test_the_world_knows_falsehoods_and_abstentions(corpus):
     unknowable = questions.unanswerable[0]
     responses = [phrases.HEDGES[1], phrases.BELIEFS[0], facts[0]]
     assert questions.outcomes([unknowable] * 3, responses) == ["abstained", "wrong", "other"]
-    assert set(honesty.ABSTENTIONS) == {"hedge", "refusal"}
+    assert set(truth.ABSTENTIONS) == {"hedge", "refusal"}
 
 
 def test_the_shipped_questions_are_graded_by_words():

@@ -124,9 +124,6 @@ def test_a_mix_is_measured_by_the_verifier_of_the_reward():
         Mix(sources={"a": {"kind": "prompts", "path": "x", "verifier": "json"}})
 
 
-# Prompts sent to the model
-
-
 def test_the_template_goes_around_the_last_question_and_the_system_message_before_all():
     messages = [
         {"role": "user", "content": "Two plus two?"},

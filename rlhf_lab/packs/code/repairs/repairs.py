@@ -14,12 +14,12 @@ from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.loading import world_corpus
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.packs.code.repairs.settings import Repairs
-from rlhf_lab.packs.code.repairs.world import VERSION, RepairWorld, RepairWorldSize
+from rlhf_lab.packs.code.repairs.world import VERSION, RepairWorld
 
 
 def build(settings: Repairs) -> Corpus:
     """Generate the corpus of a world of repairs. `environment` is the `RepairWorld`."""
-    world = world_of(settings)
+    world = RepairWorld(settings)
     splits: dict[str, list[Pair]] = {}
     reports: dict[str, LoadReport] = {}
     for split in ("train", "test"):
@@ -33,18 +33,6 @@ def build(settings: Repairs) -> Corpus:
         reports[split] = LoadReport(rows=len(rows), kept=len(rows), statistics=statistics)
     described = f"repairs world {VERSION}"
     return world_corpus("repairs", described, settings, splits, reports, preferences=False, environment=world)
-
-
-def world_of(settings: Repairs) -> RepairWorld:
-    """Return the world that these settings describe."""
-    size = RepairWorldSize(
-        lines=(settings.min_lines, settings.max_lines),
-        told=settings.told,
-        train_tasks=settings.train_tasks,
-        test_tasks=settings.test_tasks,
-        other_answers=settings.shown_run == "other",
-    )
-    return RepairWorld(size, *settings.split_seeds())
 
 
 def _conversation(world: RepairWorld, task: Task, revise: float) -> Pair:
