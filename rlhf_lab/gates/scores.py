@@ -43,7 +43,7 @@ class SuiteCheck:
 class Scores:
     """Values of a run in a check."""
 
-    estimate: Estimate  # the estimate
+    estimate: Estimate
     # prompt → values of its responses; empty if the run has the estimate only
     outcomes: Mapping[str, list[float]] = field(default_factory=dict)
     version: str = ""  # digest of the golden set or task that was used; "" if the run does not state it
