@@ -31,9 +31,8 @@ from rlhf_lab.packs.speech.codec_dpo import codec_dpo
 from rlhf_lab.packs.speech.parler import environment, model, worker  # noqa: F401  what the process runs can be imported
 from rlhf_lab.packs.speech.parler.client import CodecWorker, LabCodec, Parler, SpeechPrompt, SpokenClip, WorkerFailed
 from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
-from rlhf_lab.packs.speech.policy.start import codec_policy
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
-from rlhf_lab.packs.speech.world.world import fitted_codec
+from rlhf_lab.packs.speech.policy.start import code_tokenizer, codec_policy
+from rlhf_lab.packs.speech.world.speech import fitted_codec
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute
 

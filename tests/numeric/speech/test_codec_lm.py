@@ -12,13 +12,11 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.packs.speech.policy.codec_lm import CodecLayout, delay_pattern
+from rlhf_lab.packs.speech.policy.codec_lm import FORBIDDEN, CodecLayout, DelayPattern, delay_pattern
 from rlhf_lab.packs.speech.policy.decoder import CodecDecoder
-from rlhf_lab.packs.speech.policy.delay_pattern import FORBIDDEN, DelayPattern
-from rlhf_lab.packs.speech.policy.start import codec_policy
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
+from rlhf_lab.packs.speech.policy.start import code_tokenizer, codec_policy
+from rlhf_lab.packs.speech.sound.codec import StreamRenderer
 from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
-from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 

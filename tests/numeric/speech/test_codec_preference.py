@@ -18,8 +18,7 @@ from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import pair_logps, response_logps
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.packs.speech.policy.start import codec_policy
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
+from rlhf_lab.packs.speech.policy.start import code_tokenizer, codec_policy
 from rlhf_lab.packs.speech.sound.stream import write_stream
 
 SIZES = (5, 4, 3)

@@ -16,8 +16,7 @@ from rlhf_lab.models.settings import Scratch
 from rlhf_lab.packs.speech.parler.codec_model import CodecModel
 from rlhf_lab.packs.speech.parler.columns import CodecClip, clip_kl
 from rlhf_lab.packs.speech.parler.served_model import OPTIMIZER
-from rlhf_lab.packs.speech.policy.start import codec_policy
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
+from rlhf_lab.packs.speech.policy.start import code_tokenizer, codec_policy
 from rlhf_lab.packs.speech.sound.stream import write_stream
 
 PROMPTS = [("ba du", "low calm"), ("ki", "high glad"), ("ki ba", "low glad")]

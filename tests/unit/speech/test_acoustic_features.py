@@ -13,9 +13,9 @@ from rlhf_lab.core.errors import ArtifactError, DataError, LabError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound import features
 from rlhf_lab.packs.speech.sound.audio import level_problem, write_wav
-from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache
 from rlhf_lab.packs.speech.sound.features import (
     NAMES,
+    FeatureCache,
     content_key,
     extract,
     extract_many,
@@ -220,11 +220,11 @@ def test_a_line_that_a_kill_cut_off_is_measured_again(tmp_path, measured):
 
 
 def test_a_long_extraction_is_written_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.packs.speech.sound.feature_cache.SECONDS_BETWEEN_WRITES", 0.0)
-    with FeatureCache(tmp_path / "a.jsonl", 2) as cache:
-        cache.add("first", np.array([1.0, np.nan]))
-        stored = FeatureCache(tmp_path / "a.jsonl", 2).get("first")
-        assert stored[0] == 1 and np.isnan(stored[1])
+    monkeypatch.setattr("rlhf_lab.packs.speech.sound.features.SECONDS_BETWEEN_WRITES", 0.0)
+    cache = FeatureCache(tmp_path / "a.jsonl", 2)
+    cache.add("first", np.array([1.0, np.nan]))
+    stored = FeatureCache(tmp_path / "a.jsonl", 2).features["first"]
+    assert stored[0] == 1 and np.isnan(stored[1])
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.packs.speech.reward_models import clip_pairs
 from rlhf_lab.packs.speech.reward_models.acoustic_reward import AcousticRewardModelling, build
+from rlhf_lab.packs.speech.reward_models.clip_pairs import validated, wins
 from rlhf_lab.packs.speech.reward_models.pair_training import epoch_batches, train_on_pairs
 from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
-from rlhf_lab.packs.speech.reward_models.validation import validated, wins
-from rlhf_lab.packs.speech.rewards.feature_model import (
+from rlhf_lab.packs.speech.rewards.acoustic_rm import (
     MODEL_FILE,
     FeatureModel,
     Standardiser,

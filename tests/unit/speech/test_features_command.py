@@ -74,11 +74,9 @@ def test_a_damaged_file_is_named_and_can_be_left_out(directory, tmp_path, capsys
     ("words", "message"),
     [
         (["to=x.csv"], "features takes WAV files or directories"),
-        (["CLIPS", "too=x.csv"], "too is not an option of features; did you mean to"),
-        (
-            ["CLIPS", "rate=fast", "resample=1", "to="],
-            "rate=fast: expected samples per second, such as 16000\nresample=1: ",
-        ),
+        (["CLIPS", "too=x.csv"], "too is not a setting; did you mean to"),
+        (["CLIPS", "rate=fast", "resample=1"], "rate=fast is text, expected a whole number\nresample=1 is"),
+        (["CLIPS", "rate=0"], "rate=0 must be above 0"),
         (["EMPTY"], "has no .wav files"),
     ],
 )

@@ -15,13 +15,13 @@ from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.packs.speech.reward_models.recogniser import build as fit_stage
 from rlhf_lab.packs.speech.reward_models.settings import RecogniserStage
 from rlhf_lab.packs.speech.rewards import acoustic, acoustic_rm, intelligibility, wav2vec2
+from rlhf_lab.packs.speech.rewards.acoustic_rm import FeatureModel, Standardiser, new_network
 from rlhf_lab.packs.speech.rewards.clips import features_of
-from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel, Standardiser, new_network
 from rlhf_lab.packs.speech.rewards.settings import AcousticModel, HandWeighted, IntelligibilityTerm, SpeechEncoder
-from rlhf_lab.packs.speech.rewards.speech_encoder import SpeechModel, SpeechScorer, load_trunk
+from rlhf_lab.packs.speech.rewards.wav2vec2 import SpeechModel, SpeechScorer, load_trunk
+from rlhf_lab.packs.speech.sound.codec import StreamRenderer
 from rlhf_lab.packs.speech.sound.features import NAMES
 from rlhf_lab.packs.speech.sound.stream import write_stream
-from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, nodes
 from rlhf_lab.rewards.graph import GraphReward

@@ -8,8 +8,7 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl, replacing
-from rlhf_lab.packs.speech.parler.progress import TrainingProgress
-from rlhf_lab.packs.speech.parler.rounds import RoundMetrics
+from rlhf_lab.packs.speech.parler.rounds import RoundMetrics, TrainingProgress
 
 ORIGIN = {"lr": 1e-5, "betas": (0.9, 0.95)}
 

@@ -6,8 +6,7 @@ from synthetic_audio import FRICATIVE, VOWELS, audio, draw_speech, say, silence,
 
 from rlhf_lab.core.errors import ArtifactError, DataError
 from rlhf_lab.packs.speech.sound.phone_models import Gaussians, observe
-from rlhf_lab.packs.speech.sound.recogniser import PAUSE, Recogniser, edit_distance
-from rlhf_lab.packs.speech.sound.recogniser_fit import fit_recogniser
+from rlhf_lab.packs.speech.sound.recogniser import PAUSE, Recogniser, edit_distance, fit_recogniser
 
 
 @pytest.fixture(scope="module")

@@ -36,11 +36,9 @@ from rlhf_lab.packs.speech.world.prompts import (
 )
 from rlhf_lab.packs.speech.world.recogniser import phone_error, recognise
 from rlhf_lab.packs.speech.world.settings import Speech
-from rlhf_lab.packs.speech.world.speech import build, statistics
-from rlhf_lab.packs.speech.world.world import SpeechWorld
+from rlhf_lab.packs.speech.world.speech import SpeechWorld, build, statistics
 
-DIALS = {"good": 0.25, "new_voice": 0.25, "temperature": 0.5, "seed": 0}
-WORLD = SpeechWorld(**DIALS)
+WORLD = SpeechWorld(Speech())
 PROMPT = "\n\nHuman: low dark lively question : ta ko ma ne\n\nAssistant:"
 ASKED = Utterance("low dark", "lively", "question", (("ta", "ko"), ("ma", "ne")))
 
@@ -308,7 +306,7 @@ def test_the_listener_is_bradley_terry_on_gold():
     assert 0.5 < probability[0] < 0.99
     assert wins.mean() == pytest.approx(probability[0], abs=0.04)
     assert (wins == WORLD.prefer([PROMPT] * n, [good] * n, [bad] * n, seed=3)[0]).all()
-    noiseless = SpeechWorld(**DIALS | {"temperature": 0})
+    noiseless = SpeechWorld(Speech(temperature=0))
     assert noiseless.prefer([PROMPT], [good], [bad], seed=0)[1].tolist() == [1.0]
 
 
@@ -321,9 +319,10 @@ def test_the_listener_agrees_with_gold_as_often_as_computed(pairs):
     assert np.mean(agrees) == pytest.approx(computed, abs=3 * np.sqrt(0.8 * 0.2 / 500))
 
 
-def test_bad_dials_and_calls():
-    with pytest.raises(ConfigError, match=r"good=2[^\n]*\n[^\n]*temperature=-1"):
-        SpeechWorld(**DIALS | {"good": 2, "temperature": -1})
+def test_bad_settings_and_calls():
+    for sizes in ((64, 64, 64), (64, 64, 18, 64)):
+        with pytest.raises(ConfigError, match="codebooks"):
+            Speech(codebooks=sizes)
     with pytest.raises(DataError, match="use train or test"):
         WORLD.sample(1, "valid")
     with pytest.raises(DataError, match="2 prompts and 1 responses"):
@@ -371,12 +370,6 @@ def test_seeds_change_the_clips_and_not_the_codec():
     assert not {pair.chosen for pair in first.train} & {pair.chosen for pair in second.train}
     more = build(replace(SMALL, train_pairs=70))
     assert [pair.chosen for pair in more.train[:60]] == [pair.chosen for pair in first.train]
-
-
-@pytest.mark.parametrize("sizes", [(64, 64, 64), (64, 64, 18, 64)])
-def test_codebooks_that_are_none(sizes):
-    with pytest.raises(ValueError, match="codebooks"):
-        Speech(codebooks=sizes)
 
 
 def test_documented_numbers_of_the_default_corpus():

@@ -24,7 +24,7 @@ from rlhf_lab.packs.speech.policy.family import CODEC
 from rlhf_lab.packs.speech.rewards.criteria import SPEECH
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, IntelligibilityTerm
 from rlhf_lab.packs.speech.sound.audio import read_audio
-from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
+from rlhf_lab.packs.speech.sound.codec import StreamRenderer
 from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.criteria.sets import criteria_of
 from rlhf_lab.rewards.rules.settings import Gold
@@ -34,7 +34,7 @@ from rlhf_lab.rewards.settings import RewardGraph
 def test_it_is_found_and_what_it_names_is_there():
     assert PACK in packs()
     references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.reward_files.values(), *PACK.criteria]
-    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.answers:recognised_phones"} <= {
+    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.report:recognised_phones"} <= {
         *references
     }
     for reference in (*references, CODEC.new_policy, CODEC.decoder):
@@ -119,7 +119,7 @@ def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate, passing, at_flo
 def test_the_code_of_the_codec_family_counts_in_every_stage_that_uses_its_model():
     for stage in planned("tts_dpo").upstream():
         files = {label.partition(":")[0] for label in stage.code}
-        parts = ("codec_lm", "decoder", "delay_pattern", "start", "tokenizer")
+        parts = ("codec_lm", "decoder", "start")
         missing = {f"rlhf_lab/packs/speech/policy/{part}.py" for part in parts} - files
         assert not missing, stage.recipe
     for stage in planned("dpo").upstream():

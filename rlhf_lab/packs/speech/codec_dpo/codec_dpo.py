@@ -8,21 +8,154 @@ in Hugging Face's format, and `adapter/` its adapter.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.media import Audio
+from rlhf_lab.core.media import Audio, Renderer
+from rlhf_lab.core.types import Corpus
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, EpisodeLog
-from rlhf_lab.packs.speech.codec_dpo.backends import PromptReader, open_worker, served_corpus
-from rlhf_lab.packs.speech.codec_dpo.served_audio import ServedAudio, episodes_of
 from rlhf_lab.packs.speech.codec_dpo.settings import CodecDPO
-from rlhf_lab.packs.speech.parler.client import CodecWorker, SpeechPrompt, SpokenClip
-from rlhf_lab.packs.speech.parler.progress import TrainingProgress
-from rlhf_lab.packs.speech.parler.rounds import ClipScores, DpoSettings, RoundMetrics, run_round, why_no_pairs
+from rlhf_lab.packs.speech.parler.client import CodecWorker, LabCodec, Parler, SpeechPrompt, SpokenClip
+from rlhf_lab.packs.speech.parler.rounds import (
+    ClipScores,
+    DpoSettings,
+    RoundMetrics,
+    TrainingProgress,
+    run_round,
+    why_no_pairs,
+)
 from rlhf_lab.packs.speech.parler.served_model import OPTIMIZER
+from rlhf_lab.packs.speech.parler.settings import ParlerTTS
+from rlhf_lab.packs.speech.sound.audio import RATE, change_rate, write_wav
+from rlhf_lab.packs.speech.sound.codec import StreamRenderer
+from rlhf_lab.packs.speech.sound.stream import write_stream
+from rlhf_lab.packs.speech.world.clip_world import ClipWorld
 from rlhf_lab.rewards.graph import GraphReward, build_reward
 from rlhf_lab.training.run import Result, Run
+
+
+class ServedAudio:
+    """Renderer of clips that a worker has decoded. Other responses are rendered by the renderer of the data.
+
+    Args:
+        sizes: number of codes of each codebook of the worker's model.
+        of_data: renderer of the data, which decodes the clips of its pairs.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], of_data: Renderer):
+        self.sizes = sizes
+        self.of_data = of_data
+        self._audio: dict[str, Audio] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        return self.of_data.fingerprint
+
+    def require_model(self, config: Any) -> None:
+        self.of_data.require_model(config)
+
+    def write(self, path: Path, audio: Audio) -> None:
+        write_wav(path, audio)
+
+    def keep(self, responses: Sequence[str], audio: Sequence[Audio]) -> None:
+        """Keep the audio of these responses instead of that of earlier ones, at the rate that rewards expect."""
+        self._audio = {}
+        for response, clip in zip(responses, audio, strict=True):
+            samples_N = clip.samples_N if clip.rate == RATE else change_rate(clip.samples_N, clip.rate, RATE)
+            self._audio[response] = Audio(samples_N, RATE)
+
+    def render(self, responses: Sequence[str]) -> list[Audio]:
+        """Return the audio of each response."""
+        others = [response for response in responses if response not in self._audio]
+        rendered = dict(zip(others, self.of_data.render(others), strict=True)) if others else {}
+        return [self._audio.get(response) or rendered[response] for response in responses]
+
+
+def episodes_of(corpus: Corpus, prompts: Sequence[str], clips: Sequence[SpokenClip]) -> list[Episode]:
+    """Return clips as episodes whose response is the stream of their codes. A token is a code, or the end of a clip."""
+    episodes = []
+    for prompt, clip in zip(prompts, clips, strict=True):
+        tokens = [*clip.codes_TK.flatten().tolist(), *([-1] if clip.is_finished else [])]
+        logps = [*clip.logps_TK.flatten().tolist(), *([clip.end_logp] if clip.is_finished else [])]
+        episodes.append(
+            Episode(
+                corpus.task(prompt),
+                prompt,
+                write_stream(clip.codes_TK),
+                segments=(Segment(tokens, sampled=True, logps=logps),),
+                finished=clip.is_finished,
+            )
+        )
+    return episodes
+
+
+def open_worker(settings: CodecDPO, run: Run) -> CodecWorker:
+    """Start the worker of the run's model, with a new adapter if `model.lora.rank` is set."""
+    model = run.config.model
+    # fully trained weights are float32, as in every other stage
+    dtype = model.stored("policy") if model.lora.rank else "float32"
+    common: dict[str, Any] = {"dtype": dtype, "device": run.device, "max_frames": settings.max_frames}
+    worker: CodecWorker
+    if isinstance(model, ParlerTTS):
+        worker = Parler(
+            model.path, description_tokenizer=model.description_tokenizer, timeout_s=model.timeout_s, **common
+        )
+    else:
+        worker = LabCodec(run.needs["policy"], codec=_write_codec(run), **common)
+    if model.lora.rank:
+        worker.add_adapter(model.lora, seed=run.seed("adapter"))
+    return worker
+
+
+def served_corpus(run: Run, worker: CodecWorker) -> Corpus:
+    """Return the run's data with the audio that the worker decodes.
+
+    The data keep their oracle only with `model=codec`: Parler-TTS has other codes than those that the oracle grades.
+    """
+    renderer = run.data.renderer
+    assert renderer is not None, "data with the capability AUDIO have a renderer"
+    served = ServedAudio((worker.size,) * worker.codebooks, renderer)
+    oracle = None if isinstance(run.config.model, ParlerTTS) else run.data.oracle
+    return replace(run.data, renderer=served, oracle=oracle)
+
+
+class PromptReader:
+    """Reader of the prompts of a speech world, in the form that the run's model expects."""
+
+    def __init__(self, run: Run):
+        world = run.data.oracle
+        if not isinstance(world, ClipWorld):
+            raise ConfigError(
+                f"algorithm=codec_dpo needs the prompts of a speech world, which data={run.data.name} does not have; "
+                "use data=speech or data=espeak"
+            )
+        self.world = world
+        self.speaks_english = isinstance(run.config.model, ParlerTTS)
+
+    def __call__(self, prompt: str) -> SpeechPrompt:
+        utterance = self.world.read_prompt(prompt)
+        if self.speaks_english:
+            return SpeechPrompt(utterance.text, utterance.metadata()["description"])
+        # a model of the lab was trained on the transcript itself: "low dark lively question : ta ko ma ne"
+        content = prompt.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
+        description, _, text = content.partition(" : ")
+        return SpeechPrompt(text, description)
+
+
+def _write_codec(run: Run) -> Path:
+    renderer = run.data.renderer
+    if not isinstance(renderer, StreamRenderer):
+        raise ConfigError(
+            f"model=codec needs the codec of a speech world, which data={run.data.name} does not have; use data=speech"
+        )
+    directory = run.directory / "codec"
+    renderer.codec.save(directory)
+    return directory
 
 
 class ClipJudge:

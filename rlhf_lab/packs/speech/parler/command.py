@@ -83,8 +83,7 @@ def _report(options: ParlerSetupOptions) -> None:
 def _train(words: Sequence[str]) -> None:
     # imported here because they import torch, which takes seconds and is not needed to reject a wrong command
     from rlhf_lab.packs.speech.parler.client import Parler
-    from rlhf_lab.packs.speech.parler.progress import TrainingProgress
-    from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
+    from rlhf_lab.packs.speech.parler.rounds import DpoSettings, TrainingProgress, run_dpo
 
     # one command line sets two classes: options with a name of DpoSettings go there, the rest to DpoOptions
     of_rounds = {field.name for field in fields(DpoSettings)}

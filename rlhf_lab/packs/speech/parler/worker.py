@@ -23,9 +23,8 @@ import numpy as np
 import torch
 
 from rlhf_lab.packs.speech.parler.columns import ClipLogps, CodecClip
-from rlhf_lab.packs.speech.parler.protocol import WorkerMessage, send
+from rlhf_lab.packs.speech.parler.protocol import Answer, Arrays, WorkerMessage, end_with, send, serve
 from rlhf_lab.packs.speech.parler.served_model import ServedModel, SpokenText
-from rlhf_lab.packs.speech.parler.serving import Answer, Arrays, end_with, serve
 
 BACKENDS = {
     "parler": "rlhf_lab.packs.speech.parler.model:ParlerModel",

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_lab.packs.speech.reward_models.clip_pairs import clip_pairs
-from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
-from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
-from rlhf_lab.packs.speech.reward_models.validation import (
+from rlhf_lab.packs.speech.reward_models.clip_pairs import (
+    clip_pairs,
     feature_spearman,
     leave_one_out,
     model_metrics,
     ranking,
     validated,
 )
+from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
+from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
+from rlhf_lab.packs.speech.rewards.acoustic_rm import FeatureModel, Standardiser, new_network, weighted_sum
 from rlhf_lab.packs.speech.rewards.clips import renderer_of
-from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel, Standardiser, new_network, weighted_sum
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, SILENT
 from rlhf_lab.training.run import Result, Run
 

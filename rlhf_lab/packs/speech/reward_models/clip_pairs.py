@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Renderer
 from rlhf_lab.core.types import Oracle, Pair
-from rlhf_lab.evaluations.reward_audit import prompt_ids, with_gold
-from rlhf_lab.packs.speech.rewards.clips import features_of
-from rlhf_lab.packs.speech.rewards.opinion_scores import opinion_scores
-from rlhf_lab.packs.speech.sound.features import NAMES
+from rlhf_lab.core.user_code import load_from_file
+from rlhf_lab.evaluations.reward_audit import audit_margins, prompt_ids, with_gold
+from rlhf_lab.packs.speech.rewards.acoustic_rm import FeatureModel
+from rlhf_lab.packs.speech.rewards.clips import features_of, is_silent
+from rlhf_lab.packs.speech.rewards.dnsmos import predict_responses
+from rlhf_lab.packs.speech.rewards.settings import DNSMOS
+from rlhf_lab.packs.speech.sound.features import NAMES, fill_undefined
+from rlhf_lab.rewards.checked import scores
+from rlhf_lab.statistics.association import pooled_products
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.inference import clustered_rate, min_sd_of_outcomes, paired_difference
+
+
+def opinion_scores(mos: str, renderer: Renderer, responses: Sequence[str]) -> FloatArray:
+    """Return the predicted opinion score of each response, (N,).
+
+    Args:
+        mos: `dnsmos`, or FILE.py:FUNCTION of a function from a list of `Audio` to a number for each.
+    """
+    if mos == DNSMOS:
+        return predict_responses(renderer, responses)
+    where = f"algorithm.mos={mos}"
+    predict = load_from_file(where, mos)
+    if not callable(predict):
+        raise ConfigError(f"{where} is of type {type(predict).__name__}; expected a function of a list of Audio")
+    return scores(predict(renderer.render(responses)), responses, where)
+
 
 TRUTH_COLUMNS = ("gold", "mos")
 """Prefixes of the pair columns that contain naturalness: `gold_chosen` and `gold_rejected`, `mos_chosen`, …"""
@@ -86,3 +110,90 @@ def clip_pairs(pairs: Sequence[Pair], renderer: Renderer, oracle: Oracle | None,
         else:
             truth_N = np.full(len(pairs) * len(sides), np.nan)
     return ClipPairs(pairs, features_N7.reshape(-1, 2, len(NAMES)), truth_N.reshape(-1, 2), name)
+
+
+Fit = Callable[[Sequence[str]], FeatureModel]
+"""Function from names of features to the model trained on them."""
+
+
+def spearman(values_N: FloatArray, clips: ClipPairs) -> Estimate:
+    """Return Spearman's ρ between values and true naturalness of clips, with a bootstrap interval over prompts."""
+    columns = {"value": values_N, "truth": clips.truth_N}
+    return pooled_products(columns, clips.clusters_N, ranks=True).correlation("value", "truth")
+
+
+def feature_spearman(clips: ClipPairs) -> dict[str, Estimate]:
+    """Return Spearman's ρ between each feature and the true naturalness of the clips."""
+    # ranks need a number for each clip
+    filled_N7 = fill_undefined(clips.features_N7)
+    return {name: spearman(filled_N7[:, i], clips) for i, name in enumerate(NAMES)}
+
+
+def validated(correlations: Mapping[str, Estimate], minimum: float) -> list[str]:
+    """Return the features whose ρ is above `minimum`, or the feature with the largest ρ if none is.
+
+    The sign counts, because features are chosen as something to have more of, such as pitch movement.
+    """
+    # a constant feature has no correlation (NaN) and counts as 0
+    by_name = {name: 0.0 if np.isnan(rho.mean) else rho.mean for name, rho in correlations.items()}
+    kept = [name for name, rho in by_name.items() if rho > minimum]
+    return kept or [max(by_name, key=lambda name: by_name[name])]
+
+
+def wins(values_N: FloatArray) -> FloatArray:
+    """Return 1 for each pair whose chosen clip has the higher value, else 0, (P,); NaN if a value is NaN.
+
+    Args:
+        values_N: values of `ClipPairs.responses`.
+    """
+    # chosen and rejected clips alternate
+    values_P2 = values_N.reshape(-1, 2)
+    # a comparison with NaN is False, so a clip without a value would count as a loss
+    is_known_P = ~np.isnan(values_P2).any(axis=1)
+    return np.where(is_known_P, values_P2[:, 0] > values_P2[:, 1], np.nan)
+
+
+def ranking(values_N: FloatArray, clips: ClipPairs, name: str = "") -> dict[str, Estimate]:
+    """Return the pair accuracy of values, `accuracy/<name>`.
+
+    Also return ρ between values and naturalness, `spearman/<name>`, if naturalness is known.
+    """
+    end = f"/{name}" if name else ""
+    metrics = {f"accuracy{end}": clustered_rate(wins(values_N), clips.clusters_P)}
+    if clips.truth_name:
+        metrics[f"spearman{end}"] = spearman(values_N, clips)
+    return metrics
+
+
+def truth_accuracy(clips: ClipPairs) -> dict[str, Estimate]:
+    """Return the fraction of pairs that true naturalness ranks as labelled, the upper bound of every model.
+
+    Ties count as wrong, and pairs with unknown naturalness do not count.
+    """
+    return {"accuracy/truth": clustered_rate(wins(clips.truth_N), clips.clusters_P)} if clips.truth_name else {}
+
+
+def model_metrics(values_N: FloatArray, train: ClipPairs, heldout: ClipPairs) -> dict[str, Any]:
+    """Return the metrics of a trained model from its scores of the held-out clips, and of its training clips."""
+    values_P2 = values_N.reshape(-1, 2)  # chosen and rejected clips alternate
+    return {
+        **ranking(values_N, heldout),
+        **truth_accuracy(heldout),
+        **audit_margins(values_P2[:, 0] - values_P2[:, 1], heldout.pairs),
+        "pairs": len(train.pairs),
+        "silent": float(is_silent(train.features_N7).mean()),
+    }
+
+
+def leave_one_out(fit: Fit, names: Sequence[str], clips: ClipPairs, silent: float) -> dict[str, Any]:
+    """Return the held-out accuracy lost without each feature: the model on all `names` minus a model without it."""
+    with_all_P = wins(fit(names)(clips.features_N7, silent))
+    gains = {}
+    for left_out in names:
+        without = fit([name for name in names if name != left_out])
+        without_P = wins(without(clips.features_N7, silent))
+        # the models are compared on the same pairs, so the difference is paired
+        min_sd_P = min_sd_of_outcomes(with_all_P, without_P)
+        comparison = paired_difference(with_all_P, without_P, clips.clusters_P, min_sd_N=min_sd_P)
+        gains[f"feature_gain/{left_out}"] = comparison.difference
+    return gains

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.reward_models.clip_pairs import ClipPairs, clip_pairs
+from rlhf_lab.packs.speech.reward_models.clip_pairs import ClipPairs, clip_pairs, model_metrics
 from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
 from rlhf_lab.packs.speech.reward_models.settings import Wav2Vec2Reward
-from rlhf_lab.packs.speech.reward_models.validation import model_metrics
 from rlhf_lab.packs.speech.rewards.clips import renderer_of
 from rlhf_lab.packs.speech.rewards.settings import SILENT
-from rlhf_lab.packs.speech.rewards.speech_encoder import (
+from rlhf_lab.packs.speech.rewards.wav2vec2 import (
     SpeechModel,
     SpeechScorer,
     equal_lengths,

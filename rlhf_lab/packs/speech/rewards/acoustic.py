@@ -8,8 +8,8 @@ import numpy as np
 
 from rlhf_lab.core.media import Renderer
 from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
+from rlhf_lab.packs.speech.rewards.acoustic_rm import Standardiser
 from rlhf_lab.packs.speech.rewards.clips import features_of, is_silent, renderer_of
-from rlhf_lab.packs.speech.rewards.feature_model import Standardiser
 from rlhf_lab.packs.speech.rewards.settings import HandWeighted
 from rlhf_lab.training.run import Run
 

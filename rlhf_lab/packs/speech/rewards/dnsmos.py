@@ -27,7 +27,7 @@ from rlhf_lab.core.progress import progress
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.packs.speech.rewards.clips import renderer_of
 from rlhf_lab.packs.speech.rewards.settings import OpinionScore
-from rlhf_lab.packs.speech.sound.librosa_files import import_librosa
+from rlhf_lab.packs.speech.sound.audio import import_librosa
 from rlhf_lab.training.run import Run
 
 RATE = 16000

@@ -173,11 +173,13 @@ def perform(utterance: Utterance, delivery: Delivery | None = None) -> Frames:
     # stages: segments in time, tracks per point (envelope, energy, voicing, pitch), average per frame, cut
     rng = np.random.default_rng(delivery.seed)
     segments = _insert_silences(_segments(utterance, delivery, rng), delivery, rng)
-    points = [segment.points for segment in segments]
     envelope_PD, energy_P, voiced_P, aperiodicity_P = _articulation(utterance, delivery, segments)
     f0_P = np.where(voiced_P, _pitch(utterance, delivery, segments, rng), 0.0)
     frames = _average(f0_P, envelope_PD, energy_P, aperiodicity_P)
-    return _cut(frames, delivery, sum(points))
+    if not delivery.of("clipped"):
+        return frames
+    # the recording ends too early, by up to 45 % of the clip
+    return frames.take(slice(max(1, round(len(f0_P) / POINTS_PER_FRAME * (1 - 0.45 * delivery.of("clipped"))))))
 
 
 def _segments(utterance: Utterance, delivery: Delivery, rng: np.random.Generator) -> list[_Segment]:
@@ -344,10 +346,3 @@ def _average(
         energy_T=np.maximum(10 * np.log10(power_T), SILENCE_DB),
         aperiodicity_T=np.where(voiced_T, aperiodicity_T, 1.0),
     )
-
-
-def _cut(frames: Frames, delivery: Delivery, points: int) -> Frames:
-    """Apply the defect "clipped": the recording ends too early, by up to 45 % of the clip."""
-    severity = delivery.of("clipped")
-    keep = max(1, round(points / POINTS_PER_FRAME * (1 - 0.45 * severity))) if severity else len(frames)
-    return Frames(frames.f0_T[:keep], frames.envelope_TD[:keep], frames.energy_T[:keep], frames.aperiodicity_T[:keep])

@@ -7,9 +7,9 @@ piece of audio can be reused for many clips. Rates and severities have only a fe
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhf_lab.packs.speech.sound.analysis import analyse
 from rlhf_lab.packs.speech.sound.espeak import Espeak, EspeakOptions
@@ -85,30 +85,20 @@ def options_for(utterance: EnglishUtterance, delivery: EnglishDelivery) -> Espea
 
 
 class EspeakReader:
-    """Renderer of utterances with espeak-ng. It caches the analysed frames by text and options.
-
-    Args:
-        espeak: synthesiser of the texts.
-    """
+    """Renderer of utterances with espeak-ng. It caches the analysed frames by text and options."""
 
     def __init__(self, espeak: Espeak):
         self.espeak = espeak
-        self._frames: dict[tuple[str, EspeakOptions], Frames] = {}
+        # synthesis and analysis are slow, and only the rate and the style change the audio
+        self._frames = cache(lambda text, options: _trimmed(analyse(espeak.say(text, options))))
 
     def read(self, utterance: EnglishUtterance, delivery: EnglishDelivery) -> Frames:
         """Return the frames of an utterance spoken by espeak-ng, with the variations and the defect of the delivery."""
-        frames = self._text_of(utterance.text, options_for(utterance, delivery))
+        frames: Frames = self._frames(utterance.text, options_for(utterance, delivery))
         if utterance.manner.whispers:
             # a whisper has no pitch, so any pitch in the analysis is an error
             frames = replace(frames, f0_T=np.zeros(len(frames)), aperiodicity_T=np.ones(len(frames)))
         return _apply_variations(frames, delivery)
-
-    def _text_of(self, text: str, options: EspeakOptions) -> Frames:
-        key = (text, options)
-        if key not in self._frames:
-            # synthesis and analysis are slow, and only the rate and the style change the audio
-            self._frames[key] = _trimmed(analyse(self.espeak.say(text, options)))
-        return self._frames[key]
 
 
 def _apply_variations(frames: Frames, delivery: EnglishDelivery) -> Frames:
@@ -123,7 +113,7 @@ def _apply_variations(frames: Frames, delivery: EnglishDelivery) -> Frames:
         noise_T = np.minimum(frames.aperiodicity_T + 0.5 * severity, 0.95)
         return replace(frames, aperiodicity_T=np.where(frames.voiced_T, noise_T, frames.aperiodicity_T))
     if delivery.defect == "clipped":
-        return _taken(frames, np.arange(max(1, round(len(frames) * (1 - 0.45 * severity)))))
+        return frames.take(slice(max(1, round(len(frames) * (1 - 0.45 * severity)))))
     if delivery.defect == "silences":
         return _with_pauses(frames, round(0.4 * severity * FRAMES_PER_SECOND))
     return frames
@@ -132,16 +122,7 @@ def _apply_variations(frames: Frames, delivery: EnglishDelivery) -> Frames:
 def _trimmed(frames: Frames) -> Frames:
     """Cut off the silence before the first and after the last word."""
     positions = np.flatnonzero(frames.energy_T > frames.energy_T.max() + SPEECH_DB)
-    return _taken(frames, np.arange(positions[0], positions[-1] + 1))
-
-
-def _taken(frames: Frames, positions: NDArray[np.int64]) -> Frames:
-    return Frames(
-        frames.f0_T[positions],
-        frames.envelope_TD[positions],
-        frames.energy_T[positions],
-        frames.aperiodicity_T[positions],
-    )
+    return frames.take(slice(positions[0], positions[-1] + 1))
 
 
 def _with_movement(frames: Frames, factor: float) -> Frames:
@@ -165,10 +146,10 @@ def _with_pauses(frames: Frames, length: int) -> Frames:
         quietest = around[frames.energy_T[around].argmin()]
         positions = np.insert(positions, quietest, np.full(length, -1))
     is_pause = positions < 0
-    paused = _taken(frames, np.maximum(positions, 0))
-    return Frames(
+    paused = frames.take(np.maximum(positions, 0))
+    return replace(
+        paused,
         f0_T=np.where(is_pause, 0.0, paused.f0_T),
-        envelope_TD=paused.envelope_TD,
         energy_T=np.where(is_pause, SILENCE_DB, paused.energy_T),
         aperiodicity_T=np.where(is_pause, 1.0, paused.aperiodicity_T),
     )

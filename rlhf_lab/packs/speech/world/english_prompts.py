@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -134,6 +135,8 @@ class EnglishUtterance:
     style: str
     category: str
     text: str
+    rest_hz: ClassVar[float] = 100.0
+    """Reference pitch in Hz. Gold only compares clips of the same voice, so the value does not matter."""
 
     @property
     def words(self) -> str:

@@ -88,6 +88,10 @@ class Utterance:
         return VOICES[self.voice]
 
     @property
+    def rest_hz(self) -> float:
+        return self.speaker.pitch
+
+    @property
     def split(self) -> str:
         """Split of the utterance: "test" if its syllables or its voice are held out."""
         return "test" if self.voice == HELD_OUT_VOICE else split_of(self.text)

@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.generated import rejections, write_generated
-from rlhf_lab.packs.speech.preferences.settings import TTSPreferences
+from rlhf_lab.packs.speech.reward_models.settings import TTSPreferences
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.policy_responses import PolicyResponses
@@ -53,7 +53,7 @@ class ClipPreferences:
         samples = self.settings.samples
         seed = self.run.seed("tts_preferences/prompts")
         prompts = self.world.prompt_grid(self.settings.texts_per_category, seed=seed)
-        about = [self.world.metadata(self.world.read_prompt(prompt)) for prompt in prompts]
+        about = [self.world.read_prompt(prompt).metadata() for prompt in prompts]
         # a reward may read the row of a prompt, which the data have only for their own prompts
         metadata = {**self.run.data.metadata, **dict(zip(prompts, about, strict=True))}
         corpus = replace(self.run.data, metadata=metadata)
