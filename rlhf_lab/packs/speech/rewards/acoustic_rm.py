@@ -1,4 +1,8 @@
-"""Reward term of the trained acoustic reward model."""
+"""Reward term on the acoustic features of a clip: standardised features, a small network, standardised score.
+
+Files: `acoustic_reward.json` (names of the features, their means and standard deviations, the scale of the score) and
+`acoustic_reward.safetensors` (the network).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,10 @@ from torch import nn
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.files import read_json, write_text
-from rlhf_lab.core.media import Renderer
-from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.core.types import TextReward
 from rlhf_lab.models.model_files import reading_weights
-from rlhf_lab.packs.speech.rewards.clips import features_of, is_silent, renderer_of
-from rlhf_lab.packs.speech.rewards.settings import AcousticModel
+from rlhf_lab.packs.speech.rewards.clips import features_of, is_silent, renderer_of, reward_of_sound
+from rlhf_lab.packs.speech.rewards.settings import SILENT, AcousticModel
 from rlhf_lab.packs.speech.sound.features import NAMES, fill_undefined
 from rlhf_lab.training.run import Run
 
@@ -110,7 +113,7 @@ class FeatureModel:
             "features": list(self.standardiser.names),
             "means": self.standardiser.means_F.tolist(),
             "sds": self.standardiser.sds_F.tolist(),
-            "hidden": hidden_units(self.network),
+            "hidden": self.network[0].out_features if len(self.network) > 1 else 0,
             "score_mean": self.mean,
             "score_sd": self.sd,
             **metadata,
@@ -178,30 +181,14 @@ def weighted_sum(standardiser: Standardiser, weights: Mapping[str, float]) -> Fe
     return FeatureModel(standardiser, network)
 
 
-def hidden_units(network: nn.Sequential) -> int:
-    """Return the number of hidden units of a network created by `new_network`; 0 if it is linear."""
-    first = network[0]
-    assert isinstance(first, nn.Linear)
-    return first.out_features if len(network) > 1 else 0
-
-
-class AcousticModelReward:
-    """Reward term of `AcousticModel`."""
-
-    def __init__(self, settings: AcousticModel, renderer: Renderer, model: FeatureModel):
-        self.settings, self.renderer, self.model = settings, renderer, model
-
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        del prompts  # only the sound of a clip is scored, independent of the prompt
-        return RewardBatch(self.model(features_of(self.renderer, responses), self.settings.silent))
-
-
-def build(settings: AcousticModel, run: Run) -> AcousticModelReward:
+def build(settings: AcousticModel, run: Run) -> TextReward:
     renderer = renderer_of(run, "reward=acoustic_rm")
-    return AcousticModelReward(settings, renderer, FeatureModel.load(run.needs["acoustic_rm"], "acoustic_rm"))
+    model = FeatureModel.load(run.needs["acoustic_rm"], "acoustic_rm")
+    return reward_of_sound(lambda responses: model(features_of(renderer, responses), settings.silent))
 
 
-def from_folder(directory: Path, run: Run) -> AcousticModelReward:
+def from_folder(directory: Path, run: Run) -> TextReward:
     """Load the reward that `algorithm=acoustic_reward` wrote to a directory, for `reward=design`."""
     renderer = renderer_of(run, "reward=design")
-    return AcousticModelReward(AcousticModel(), renderer, FeatureModel.load(directory, "design"))
+    model = FeatureModel.load(directory, "design")
+    return reward_of_sound(lambda responses: model(features_of(renderer, responses), SILENT))

@@ -1,4 +1,12 @@
-"""Reward term of a scalar head on a Wav2Vec2 trunk."""
+"""Reward term on the waveform: a Wav2Vec2 trunk (arXiv:2006.11477), the mean over time, and a scalar head.
+
+A saved model has the files of transformers (config.json, model.safetensors), plus `head.safetensors` and
+`speech_encoder.json`.
+
+A batch contains clips of equal length, so that no clip is padded. Trunks with a group norm in their feature encoder
+normalise over time, so padding would make the score of a clip depend on its batch. Batches remain large, because
+streams of a codec have few different lengths.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +24,10 @@ from torch import Tensor, nn
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_text
-from rlhf_lab.core.media import Audio, Renderer
-from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.core.media import Audio
+from rlhf_lab.core.types import TextReward
 from rlhf_lab.models.model_files import reading_weights
-from rlhf_lab.packs.speech.rewards.clips import renderer_of
+from rlhf_lab.packs.speech.rewards.clips import renderer_of, reward_of_sound
 from rlhf_lab.packs.speech.rewards.settings import SpeechEncoder
 from rlhf_lab.training.run import Run
 
@@ -221,22 +229,7 @@ def stacked(clips: Sequence[Audio], rows: Sequence[int], device: str) -> Tensor:
     return torch.from_numpy(np.stack([clips[i].samples_N for i in rows])).to(device)
 
 
-class SpeechEncoderReward:
-    """Reward term of `SpeechEncoder`. Identical responses are scored once."""
-
-    def __init__(self, settings: SpeechEncoder, renderer: Renderer, model: SpeechModel):
-        self.settings, self.renderer, self.model = settings, renderer, model
-
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        del prompts  # only the sound of a clip is scored, independent of the prompt
-        # a forward pass is expensive, and groups often contain identical responses
-        distinct = list(dict.fromkeys(responses))
-        scores = self.model(self.renderer.render(distinct), self.settings.silent)
-        position = {response: i for i, response in enumerate(distinct)}
-        return RewardBatch(scores[[position[response] for response in responses]])
-
-
-def build(settings: SpeechEncoder, run: Run) -> SpeechEncoderReward:
+def build(settings: SpeechEncoder, run: Run) -> TextReward:
     renderer = renderer_of(run, "reward=wav2vec2")
     model = SpeechModel.load(run.needs["wav2vec2"], "wav2vec2", run.device, settings.batch_seconds)
-    return SpeechEncoderReward(settings, renderer, model)
+    return reward_of_sound(lambda responses: model(renderer.render(responses), settings.silent))
