@@ -206,10 +206,10 @@ def test_prompts_of_both_kinds_of_models():
     ):
         config = checked("tts_codec_dpo", *model, "reward=acoustic")
         run = SimpleNamespace(data=SimpleNamespace(oracle=world, name="speech"), config=config)
-        assert codec_dpo.PromptReader(run)(prompt) == SpeechPrompt("ta ko ma ne", description)
+        assert codec_dpo.prompt_reader(run)(prompt) == SpeechPrompt("ta ko ma ne", description)
     run.data = SimpleNamespace(oracle=None, name="mini_hh")
     with pytest.raises(ConfigError, match="needs the prompts of a speech world, which data=mini_hh does not have"):
-        codec_dpo.PromptReader(run)
+        codec_dpo.prompt_reader(run)
 
 
 @pytest.mark.parametrize(

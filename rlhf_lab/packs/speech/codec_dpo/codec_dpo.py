@@ -7,7 +7,8 @@ in Hugging Face's format, and `adapter/` its adapter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from rlhf_lab.packs.speech.parler.settings import ParlerTTS
 from rlhf_lab.packs.speech.sound.audio import RATE, change_rate, write_wav
 from rlhf_lab.packs.speech.sound.codec import StreamRenderer
 from rlhf_lab.packs.speech.sound.stream import write_stream
-from rlhf_lab.packs.speech.world.clip_world import ClipWorld
+from rlhf_lab.packs.speech.world.clip_world import clip_world_of
 from rlhf_lab.rewards.graph import GraphReward, build_reward
 from rlhf_lab.training.run import Result, Run
 
@@ -124,27 +125,21 @@ def served_corpus(run: Run, worker: CodecWorker) -> Corpus:
     return replace(run.data, renderer=served, oracle=oracle)
 
 
-class PromptReader:
-    """Reader of the prompts of a speech world, in the form that the run's model expects."""
+def prompt_reader(run: Run) -> Callable[[str], SpeechPrompt]:
+    """Return a function that reads a prompt of the run's speech world in the form that the run's model expects."""
+    world = clip_world_of(run.data, "codec_dpo")
+    speaks_english = isinstance(run.config.model, ParlerTTS)
 
-    def __init__(self, run: Run):
-        world = run.data.oracle
-        if not isinstance(world, ClipWorld):
-            raise ConfigError(
-                f"algorithm=codec_dpo needs the prompts of a speech world, which data={run.data.name} does not have; "
-                "use data=speech or data=espeak"
-            )
-        self.world = world
-        self.speaks_english = isinstance(run.config.model, ParlerTTS)
-
-    def __call__(self, prompt: str) -> SpeechPrompt:
-        utterance = self.world.read_prompt(prompt)
-        if self.speaks_english:
+    def read(prompt: str) -> SpeechPrompt:
+        if speaks_english:
+            utterance = world.read_prompt(prompt)
             return SpeechPrompt(utterance.text, utterance.metadata()["description"])
         # a model of the lab was trained on the transcript itself: "low dark lively question : ta ko ma ne"
         content = prompt.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
         description, _, text = content.partition(" : ")
         return SpeechPrompt(text, description)
+
+    return read
 
 
 def _write_codec(run: Run) -> Path:
@@ -159,16 +154,10 @@ def _write_codec(run: Run) -> Path:
 
 
 class ClipJudge:
-    """Scores the clips of a worker with a reward graph. Clips that one of its gates refuses are never preferred.
-
-    Args:
-        run: the run, whose data have the audio of the worker.
-        reward: the reward graph.
-    """
+    """Scores the clips of a worker with a reward graph. Clips that one of its gates refuses are never preferred."""
 
     def __init__(self, run: Run, audio: ServedAudio, reward: GraphReward):
         self.run, self.audio, self.reward = run, audio, reward
-        self.gates = run.config.reward.gates
 
     def __call__(self, prompts: Sequence[str], clips: Sequence[SpokenClip], audio: Sequence[Audio]) -> ClipScores:
         """Score the clips. Raises DataError for a clip that the reward does not score."""
@@ -180,7 +169,7 @@ class ClipJudge:
             prompt = prompts[unscored[0]].strip()
             raise DataError(f"the reward did not score a clip of {prompt!r}; training needs the score of every clip")
         is_refused_N = np.zeros(len(clips), dtype=bool)
-        for name, gate in self.gates.items():
+        for name, gate in self.run.config.reward.gates.items():
             is_refused_N |= batch.parts[name] < gate.floor
         return ClipScores(batch.total_N, is_refused_N)
 
@@ -189,19 +178,12 @@ class ClipEvaluator(EpisodeLog):
     """Evaluates the policy in a worker on held-out prompts."""
 
     def __init__(
-        self,
-        run: Run,
-        worker: CodecWorker,
-        audio: ServedAudio,
-        reward: GraphReward,
-        reader: PromptReader,
-        *,
-        temperature: float,
+        self, run: Run, worker: CodecWorker, judge: ClipJudge, spoken: Callable[[str], SpeechPrompt], temperature: float
     ):
-        super().__init__(run, reward)
-        self.temperature, self.worker, self.audio = temperature, worker, audio
+        super().__init__(run, judge.reward)
+        self.temperature, self.worker, self.audio = temperature, worker, judge.audio
         self.prompts = run.data.prompts("test")[: self.settings.prompts]
-        self.spoken = [reader(prompt) for prompt in self.prompts]
+        self.spoken = [spoken(prompt) for prompt in self.prompts]
 
     def evaluate(self, name: str) -> None:
         """Sample and score clips of the held-out prompts, unless an earlier attempt has done so."""
@@ -217,12 +199,6 @@ class ClipEvaluator(EpisodeLog):
         rows = self._episode_rows(name, collected, self._kl(name, clips))
         self._reference_rows = self._reference_rows or rows
         self.add(name, rows, self._summarise(rows))
-
-    def kl(self, name: str) -> float:
-        """Return the mean KL of an evaluated policy from the starting policy, in nats per clip."""
-        summary = self.find(name)
-        assert summary is not None
-        return float(summary["metrics"]["kl"]["mean"])
 
     def _kl(self, name: str, clips: Sequence[SpokenClip]) -> list[float | None]:
         if name == REFERENCE_NAME:
@@ -241,7 +217,7 @@ class CodecRounds:
 
     def finish(self) -> Result:
         settings, run = self.settings, self.run
-        reader = PromptReader(run)
+        spoken = prompt_reader(run)
         with open_worker(settings, run) as worker:
             served = run.with_data(served_corpus(run, worker))
             reward = build_reward(served)
@@ -250,7 +226,7 @@ class CodecRounds:
             audio = served.data.renderer
             assert isinstance(audio, ServedAudio)
             judge = ClipJudge(served, audio, reward)
-            evaluator = ClipEvaluator(served, worker, audio, reward, reader, temperature=settings.temperature)
+            evaluator = ClipEvaluator(served, worker, judge, spoken, settings.temperature)
             progress = TrainingProgress(run.directory / "progress", {})
             rounds = [RoundMetrics(**row) for row in progress.rounds]
             if rounds:
@@ -260,7 +236,7 @@ class CodecRounds:
             for metrics in rounds:
                 self._log(metrics)
             while not self._is_finished(rounds, evaluator):
-                metrics = self._round(worker, judge, reader, len(rounds))
+                metrics = self._round(worker, judge, spoken, len(rounds))
                 rounds.append(metrics)
                 progress.save(worker, metrics, is_last=False)
                 self._log(metrics)
@@ -273,31 +249,26 @@ class CodecRounds:
             }
         return Result(evaluator.policies, totals)
 
-    def _round(self, worker: CodecWorker, judge: ClipJudge, reader: PromptReader, index: int) -> RoundMetrics:
+    def _round(
+        self, worker: CodecWorker, judge: ClipJudge, spoken: Callable[[str], SpeechPrompt], index: int
+    ) -> RoundMetrics:
         settings, run = self.settings, self.run
         rng = np.random.default_rng(run.seed("codec_dpo/prompts", index))
         available = run.data.prompts("train")
-        count = min(settings.prompts_per_round, len(available))
-        prompts = [available[i] for i in rng.permutation(len(available))[:count]]
+        prompts = [available[i] for i in rng.permutation(len(available))[: settings.prompts_per_round]]
         repeated = [prompt for prompt in prompts for _ in range(settings.samples_per_prompt)]
-        spoken: list[SpeechPrompt] = [reader(prompt) for prompt in prompts]
+        shared = ("rounds", "beta", "lr", "epochs", "pairs_per_step", "temperature", "max_grad_norm")
         dpo_settings = DpoSettings(
-            rounds=settings.rounds,
+            **{name: getattr(settings, name) for name in shared},
             clips=settings.samples_per_prompt,
-            beta=settings.beta,
-            lr=settings.lr,
-            epochs=settings.epochs,
-            pairs_per_step=settings.pairs_per_step,
             length=settings.logps,
-            temperature=settings.temperature,
-            max_grad_norm=settings.max_grad_norm,
             seed=run.seed("codec_dpo"),
         )
 
         def score(clips: Sequence[SpokenClip], audio: Sequence[Audio]) -> ClipScores:
             return judge(repeated, clips, audio)
 
-        metrics = run_round(worker, spoken, score, dpo_settings, index)
+        metrics = run_round(worker, [spoken(prompt) for prompt in prompts], score, dpo_settings, index)
         if not metrics.pairs:
             run.note(f"round {metrics.round} trained nothing: {why_no_pairs(metrics, dpo_settings)}")
         return metrics
@@ -307,10 +278,10 @@ class CodecRounds:
         if not rounds:
             return False
         name, limit = name_of(len(rounds)), self.settings.max_kl
-        if limit is not None and evaluator.kl(name) > limit:
-            self.run.note(
-                f"stopped after {name}: its KL of {evaluator.kl(name):.2f} is above algorithm.max_kl={limit:g}"
-            )
+        summary = evaluator.find(name)
+        if limit is not None and summary and summary["metrics"]["kl"]["mean"] > limit:
+            kl = summary["metrics"]["kl"]["mean"]
+            self.run.note(f"stopped after {name}: its KL of {kl:.2f} is above algorithm.max_kl={limit:g}")
             return True
         return len(rounds) == self.settings.rounds
 
@@ -324,19 +295,9 @@ class CodecRounds:
         self.run.note(f"resumed after round {len(progress.rounds)}")
 
     def _log(self, metrics: RoundMetrics) -> None:
-        values = {
-            "round": metrics.round,
-            "reward": metrics.reward,
-            "reward_best": metrics.reward_best,
-            "reward_worst": metrics.reward_worst,
-            "refused": metrics.refused,
-            "audio_seconds": metrics.seconds,
-            "finished": 1 - metrics.cut,
-            "pairs": metrics.pairs,
-            "loss": metrics.loss,
-            "margin": metrics.margin,
-            "grad_norm": metrics.grad_norm,
-        }
+        values = dataclasses.asdict(metrics)
+        del values["steps"]
+        values |= {"audio_seconds": values.pop("seconds"), "finished": 1 - values.pop("cut")}
         self.run.log(metrics.round - 1, **values)
 
     def _save(self, worker: CodecWorker) -> None:

@@ -28,8 +28,7 @@ AudioReward = Callable[[Sequence[SpeechPrompt], Sequence[Audio]], Sequence[float
 """Function from prompts and the audio of each prompt to scores; higher is better."""
 
 
-@dataclass(frozen=True)
-class ClipScores:
+class ClipScores(NamedTuple):
     """Scores of N clips.
 
     Attributes:
@@ -82,11 +81,8 @@ class DpoSettings(CheckedSettings):
     seed: Annotated[int, Ge(0)] = 0
 
 
-class ClipPair(NamedTuple):
-    """Two clips of one prompt; `chosen` has the higher score."""
-
-    chosen: SpokenClip
-    rejected: SpokenClip
+ClipPair = tuple[SpokenClip, SpokenClip]
+"""Two clips of one prompt: the chosen one, which has the higher score, and the rejected one."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,7 @@ def best_and_worst(clips: Sequence[SpokenClip], scores_N: NDArray[np.floating], 
         best, worst = int(scores.argmax()), int(scores.argmin())
         # equal scores express no preference
         if scores[best] > scores[worst]:
-            pairs.append(ClipPair(clips[start + best], clips[start + worst]))
+            pairs.append((clips[start + best], clips[start + worst]))
     return pairs
 
 
@@ -202,8 +198,7 @@ def run_round(
     sampling_seed, order_seed = np.random.SeedSequence([settings.seed, index]).generate_state(2)
     clips = worker.generate(prompts, clips=settings.clips, seed=int(sampling_seed), temperature=settings.temperature)
     audio = worker.decode(clips)
-    scored = scorer(clips, audio)
-    scores_N, is_refused_N = scored.scores_N, scored.is_refused_N
+    scores_N, is_refused_N = scorer(clips, audio)
     pairs = best_and_worst(clips, np.where(is_refused_N, -np.inf, scores_N), settings.clips)
     steps = list(_train(worker, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs

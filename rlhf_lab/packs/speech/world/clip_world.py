@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core import measures
-from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.types import BoolArray, Corpus, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose
 from rlhf_lab.environments.splits import SPLITS
 from rlhf_lab.packs.speech.metrics import AUDIO_SECONDS, PHONE_ERROR
@@ -242,3 +242,13 @@ def _describe(side: str, take: _Take, measured: Mapping[str, FloatArray], i: int
     """Return the entries of `Pair.meta` for one side of pair i."""
     numbers = {f"{key}_{side}": float(measured[key][i]) for key in ("gold", "phone_error", "audio_seconds")}
     return {**numbers, f"garble_{side}": bool(measured["garble"][i]), f"defect_{side}": take.defect}
+
+
+def clip_world_of(data: Corpus, stage: str) -> ClipWorld[Any, Any]:
+    """Return the speech world of the data. Raises ConfigError if they have none."""
+    if not isinstance(data.oracle, ClipWorld):
+        raise ConfigError(
+            f"algorithm={stage} needs the prompts of a speech world, which data={data.name} does not have; use "
+            "data=speech or data=espeak"
+        )
+    return data.oracle
