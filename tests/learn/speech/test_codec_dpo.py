@@ -236,3 +236,21 @@ def test_the_environment_of_parler_is_checked_before_a_run(tmp_path, monkeypatch
     (problem,) = preflight.problems(config)
     assert problem.startswith("model=parler: ") and "parler setup" in problem
     assert preflight.problems(checked("tts_codec_dpo")) == []
+
+
+@pytest.mark.slow
+def test_gold_proxy_and_phone_errors_come_by_category_with_intervals(tmp_path):
+    """In rounds of DPO on codec tokens in this process (`algorithm=dpo_iterative`)."""
+    config = checked("tts_dpo", *sizes.overrides("tts_dpo"), "evaluation.prompts=12", f"outputs={tmp_path}")
+    stage = artifacts.plan(config, "tts_dpo")
+    for part in stage.upstream():
+        execute(part)
+    last = read_json(stage.directory / "result.json")["policies"][-1]["metrics"]
+    assert {"gold", "proxy", "phone_error", "audio_seconds", "gold/new_voice", "proxy/new_voice"} <= last.keys()
+    rows = [row for row in read_jsonl(stage.directory / "evaluation.jsonl") if row["policy"] == "iteration 2"]
+    for category in {row["category"] for row in rows}:
+        golds = [row["gold"] for row in rows if row["category"] == category]
+        estimate = last[f"gold/{category}"]
+        assert estimate["mean"] == pytest.approx(sum(golds) / len(golds)) and estimate["n"] == len(golds)
+        if estimate["clusters"] > 1:  # one prompt has no interval
+            assert estimate["low"] <= estimate["mean"] <= estimate["high"]
