@@ -23,10 +23,7 @@ PREFERENCES = (
     Metric("made/items", "prompts whose clips were ranked"),
     Metric("made/rows", "pairs of clips that were written"),
     Metric("made/rejected/<problem>", "prompts that gave no pair, by problem"),
-    Metric(
-        "made/label_agreement",
-        "fraction of pairs that the true reward orders as the ranking does, ties half",
-    ),
+    Metric("made/label_agreement", "fraction of pairs that the true reward orders as the ranking does, ties half"),
     Metric("made/label_agreement/<category>", "the same for the pairs of one category of sentence, or of one style"),
     Metric("made/gold", "true reward of the chosen clip"),
     Metric("made/gold_rejected", "true reward of the rejected clip"),
@@ -62,10 +59,7 @@ ACOUSTIC_REWARD = (
             ("hand", "the hand-weighted sum of five features"),
             ("all", "a model of all seven features"),
             ("five", "a model of the five features with a hand weight"),
-            (
-                "validated",
-                "a model of the features whose ρ with the truth is above min_spearman on training clips",
-            ),
+            ("validated", "a model of the features whose ρ with the truth is above min_spearman on training clips"),
         )
         for entry in (
             Metric(f"accuracy/{name}", f"held-out pair accuracy of {what}", better="higher"),
@@ -86,9 +80,7 @@ ACOUSTIC_REWARD = (
 RECOGNISER = (
     Metric("clips", "number of clips used to fit the recogniser"),
     Metric(
-        "phone_error/chosen",
-        "phone error rate of the recogniser in held-out chosen clips",
-        title="phone error, chosen",
+        "phone_error/chosen", "phone error rate of the recogniser in held-out chosen clips", title="phone error, chosen"
     ),
     Metric("phone_error/rejected", "phone error rate in held-out rejected clips"),
     Metric(

@@ -18,13 +18,7 @@ from rlhf_lab.packs.speech.reward_models.acoustic_reward import AcousticRewardMo
 from rlhf_lab.packs.speech.reward_models.clip_pairs import validated, wins
 from rlhf_lab.packs.speech.reward_models.pair_training import epoch_batches, train_on_pairs
 from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
-from rlhf_lab.packs.speech.rewards.acoustic_rm import (
-    MODEL_FILE,
-    FeatureModel,
-    Standardiser,
-    new_network,
-    weighted_sum,
-)
+from rlhf_lab.packs.speech.rewards.acoustic_rm import MODEL_FILE, FeatureModel, Standardiser, new_network, weighted_sum
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, SILENT, HandWeighted
 from rlhf_lab.packs.speech.sound.features import NAMES
 from rlhf_lab.stages.execute import execute

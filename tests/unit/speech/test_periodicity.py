@@ -121,11 +121,6 @@ def test_praat_says_the_same():
 
 def test_windows_lie_around_the_centres_of_hops():
     """Windows of 6 samples, every 2: centres at 1, 3, 5, 7; zeros beyond the clip."""
-    expected = [
-        [0, 0, 1, 2, 3, 4],
-        [1, 2, 3, 4, 5, 6],
-        [3, 4, 5, 6, 7, 8],
-        [5, 6, 7, 8, 0, 0],
-    ]
+    expected = [[0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [3, 4, 5, 6, 7, 8], [5, 6, 7, 8, 0, 0]]
     np.testing.assert_array_equal(frames(np.arange(1, 9), window=6, hop=2), expected)
     assert first_start(6, 2) == 2

@@ -17,20 +17,8 @@ from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
 from rlhf_lab.packs.speech.world import gold
 from rlhf_lab.packs.speech.world.clip_world import MEASURES
 from rlhf_lab.packs.speech.world.delivery import DEFECTS, Delivery, draw_delivery, perform
-from rlhf_lab.packs.speech.world.phones import (
-    HELD_OUT_VOICE,
-    TRAINING_VOICES,
-    VOICES,
-    VOWELS,
-)
-from rlhf_lab.packs.speech.world.prompts import (
-    CATEGORIES,
-    NEW_VOICE,
-    STYLES,
-    Utterance,
-    draw_utterance,
-    read_prompt,
-)
+from rlhf_lab.packs.speech.world.phones import HELD_OUT_VOICE, TRAINING_VOICES, VOICES, VOWELS
+from rlhf_lab.packs.speech.world.prompts import CATEGORIES, NEW_VOICE, STYLES, Utterance, draw_utterance, read_prompt
 from rlhf_lab.packs.speech.world.recogniser import phone_error, recognise
 from rlhf_lab.packs.speech.world.settings import Speech
 from rlhf_lab.packs.speech.world.speech import SpeechWorld, build, statistics

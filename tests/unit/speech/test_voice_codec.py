@@ -180,7 +180,7 @@ def test_what_is_no_stream_is_audio_without_samples():
 
 def test_the_cache_is_bounded(clips):
     streams = [write_stream(CODEC.quantise(clip)) for clip in clips[:6]]
-    renderer = StreamRenderer(CODEC, cached_seconds=2.5)
+    renderer = StreamRenderer(CODEC, cached_clips=2)
     kept = renderer.render(streams)
     last, first = renderer.render([streams[5], streams[0]])
     assert last is kept[5]

@@ -192,12 +192,7 @@ def make_tiny(directory: Path, *, seed: int, codebooks: int = 4, size: int = 64)
         initializer_factor=0.1,
     )
     config = parler.ParlerTTSConfig.from_sub_models_config(
-        text_encoder,
-        codec,
-        decoder,
-        vocab_size=len(characters),
-        pad_token_id=size,
-        decoder_start_token_id=size + 1,
+        text_encoder, codec, decoder, vocab_size=len(characters), pad_token_id=size, decoder_start_token_id=size + 1
     )
     model = parler.ParlerTTSForConditionalGeneration(config)
     ParlerModel(model, tokenizer, tokenizer).save(directory)

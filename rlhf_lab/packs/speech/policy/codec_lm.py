@@ -111,12 +111,7 @@ class CodecConfig(LlamaConfig):
     model_type = "rlhf_lab_codec"
 
     def __init__(
-        self,
-        sizes: tuple[int, ...] = (2,),
-        first_code: int = 2,
-        min_frames: int = 1,
-        codec: str = "",
-        **llama: Any,
+        self, sizes: tuple[int, ...] = (2,), first_code: int = 2, min_frames: int = 1, codec: str = "", **llama: Any
     ):
         super().__init__(**llama)
         self.sizes = list(sizes)

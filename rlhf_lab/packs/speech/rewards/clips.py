@@ -6,7 +6,6 @@ way. Therefore the terms of a reward graph decode and measure each response only
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
@@ -21,9 +20,9 @@ from rlhf_lab.packs.speech.sound.features import NAMES, extract
 from rlhf_lab.training.run import Run
 
 KEPT_REPLIES = 50_000
-"""Maximum number of responses in the feature cache, 7 numbers each. The least recently used ones are dropped."""
+"""Number of responses, 7 numbers each, above which the feature cache starts anew."""
 
-_features: WeakKeyDictionary[Renderer, OrderedDict[str, FloatArray]] = WeakKeyDictionary()
+_features: WeakKeyDictionary[Renderer, dict[str, FloatArray]] = WeakKeyDictionary()
 
 
 def renderer_of(run: Run, what: str) -> Renderer:
@@ -48,20 +47,16 @@ def features_of(renderer: Renderer, responses: Sequence[str], title: str = "") -
     Args:
         title: title of the progress bar; empty for no progress bar.
     """
-    known = _features.setdefault(renderer, OrderedDict())
+    known = _features.setdefault(renderer, {})
     # each distinct response is decoded once, and one at a time: the audio of all of them would need much memory
     missing = [response for response in dict.fromkeys(responses) if response not in known]
     for response in tracked(missing, title) if title else missing:
         (audio,) = renderer.render([response])
         known[response] = extract(audio)
-    # entries are dropped only after all rows are collected, so that none of this call's responses is missing
-    rows = []
-    for response in responses:
-        known.move_to_end(response)
-        rows.append(known[response])
-    while len(known) > KEPT_REPLIES:
-        known.popitem(last=False)
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(NAMES))
+    rows_N7 = np.array([known[response] for response in responses], dtype=np.float64).reshape(-1, len(NAMES))
+    if len(known) > KEPT_REPLIES:
+        known.clear()
+    return rows_N7
 
 
 def scored_once(score: Callable[[list[str]], FloatArray], responses: Sequence[str]) -> FloatArray:

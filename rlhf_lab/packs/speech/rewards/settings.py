@@ -12,13 +12,7 @@ from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
 from rlhf_lab.rewards.term import TermSettings
 
-HAND_WEIGHTS = {
-    "pitch_sd": 0.30,
-    "hnr": 0.25,
-    "voiced_fraction": 0.20,
-    "energy_dynamics": 0.15,
-    "mfcc_stability": 0.10,
-}
+HAND_WEIGHTS = {"pitch_sd": 0.30, "hnr": 0.25, "voiced_fraction": 0.20, "energy_dynamics": 0.15, "mfcc_stability": 0.10}
 """Default weights of `reward=acoustic`, from which a search for better ones starts. They reward pitch movement, low
 noise, voicing, dynamics and steady sounds."""
 FEATURES = (*HAND_WEIGHTS, "spectral_centroid", "silence_fraction")

@@ -39,12 +39,7 @@ CLIPPED_FRACTION = 0.001
 
 
 def read_audio(
-    path: Path | str,
-    rate: int = RATE,
-    *,
-    resample: bool = False,
-    any_level: bool = False,
-    library: Library = "numpy",
+    path: Path | str, rate: int = RATE, *, resample: bool = False, any_level: bool = False, library: Library = "numpy"
 ) -> Audio:
     """Read an audio file with one channel. WAV files may have 8- to 32-bit PCM or float.
 

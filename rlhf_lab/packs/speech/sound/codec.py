@@ -13,10 +13,9 @@ saved and reloaded codec is identical.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -229,28 +228,20 @@ def k_means(points_ND: NDArray[np.float64], clusters: int, rng: np.random.Genera
     return np.asarray(np.round(centroids[order], 2))
 
 
-CACHED_SECONDS = 1_800.0
-"""Capacity of the cache in seconds of audio, or 115 MB of samples. The least recently used clips are dropped."""
+CACHED_CLIPS = 1024
+"""Number of decoded clips that are kept. A clip of three seconds has 192 kB of samples."""
 
 
 class StreamRenderer:
-    """Decoder of streams with a least-recently-used cache of clips.
+    """Decoder of streams with a least-recently-used cache of clips."""
 
-    Args:
-        codec: codec of the corpus.
-        cached_seconds: capacity of the cache in seconds of audio.
-    """
-
-    def __init__(self, codec: Codec, cached_seconds: float = CACHED_SECONDS):
+    def __init__(self, codec: Codec, cached_clips: int = CACHED_CLIPS):
         self.codec = codec
         self.sizes: tuple[int, ...] = codec.sizes
-        self._limit = cached_seconds
-        self._cache: OrderedDict[str, Audio] = OrderedDict()
-        self._cached_seconds = 0.0
+        self._cached = lru_cache(maxsize=cached_clips)(self._decode)
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the codec."""
         return self.codec.fingerprint
 
     def require_model(self, config: Any) -> None:
@@ -267,23 +258,7 @@ class StreamRenderer:
 
     def render(self, responses: Sequence[str]) -> list[Audio]:
         """Decode the audio of each response. Without a valid stream of one or more frames, it has no samples."""
-        # identical responses are decoded once
-        audio = {}
-        for response in dict.fromkeys(responses):
-            audio[response] = self._cached(response)
-        return [audio[response] for response in responses]
-
-    def _cached(self, response: str) -> Audio:
-        clip = self._cache.get(response)
-        if clip is None:
-            clip = self._cache[response] = self._decode(response)
-            self._cached_seconds += _space(clip)
-            # the new clip itself is never dropped, even if it exceeds the capacity
-            while self._cached_seconds > self._limit and len(self._cache) > 1:
-                self._cached_seconds -= _space(self._cache.popitem(last=False)[1])
-        else:
-            self._cache.move_to_end(response)
-        return clip
+        return [self._cached(response) for response in responses]
 
     def _decode(self, response: str) -> Audio:
         try:
@@ -294,8 +269,3 @@ class StreamRenderer:
         # all callers share the cached array, so nobody may modify it
         samples.flags.writeable = False
         return Audio(samples, self.codec.rate)
-
-
-def _space(clip: Audio) -> float:
-    """Return the size of a clip in the cache in seconds. The minimum of 0.1 s limits the number of invalid streams."""
-    return max(clip.seconds, 0.1)

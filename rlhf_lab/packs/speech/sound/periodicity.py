@@ -17,6 +17,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,7 @@ class PitchTracking:
 
 @dataclass(frozen=True)
 class Periodicity:
-    """F0 and HNR of each frame; the centre of frame t is at (t + ½) · `hop_seconds`.
+    """F0 and HNR of each frame.
 
     Attributes:
         f0_T: fundamental frequency in Hz; 0 for unvoiced frames.
@@ -83,7 +84,6 @@ class Periodicity:
     f0_T: NDArray[np.float64]
     hnr_T: NDArray[np.float64]
     is_inside_T: NDArray[np.bool_]
-    hop_seconds: float
 
     @property
     def voiced_T(self) -> NDArray[np.bool_]:
@@ -120,7 +120,6 @@ def periodicity(audio: Audio, hop_seconds: float = HOP_SECONDS, tracking: PitchT
         np.where(voiced_T, frequency_T, 0.0),
         np.where(voiced_T, hnr_T, np.nan),
         _lie_inside(len(audio.samples_N), audio.rate, hop, tracking),
-        hop_seconds,
     )
 
 
@@ -140,8 +139,7 @@ def _lie_inside(samples: int, rate: int, hop: int, tracking: PitchTracking) -> N
     return (starts_T >= 0) & (starts_T + window <= samples)
 
 
-@dataclass(frozen=True)
-class _Candidates:
+class _Candidates(NamedTuple):
     """Peaks of the autocorrelation of each frame. `strength_TC` is −inf for the columns that a frame does not use."""
 
     f0_TC: NDArray[np.float64]
@@ -165,11 +163,7 @@ def _candidates(audio: Audio, hop: int, tracking: PitchTracking) -> _Candidates:
 
 
 def _block(
-    frames_TW: NDArray[np.float32],
-    inside_TW: NDArray[np.float32],
-    clip_peak: float,
-    rate: int,
-    tracking: PitchTracking,
+    frames_TW: NDArray[np.float32], inside_TW: NDArray[np.float32], clip_peak: float, rate: int, tracking: PitchTracking
 ) -> tuple[NDArray[np.float64], ...]:
     """Compute the fields of `_Candidates` for a block of frames."""
     local_peak_T = np.abs(frames_TW).max(axis=1, initial=0.0).astype(np.float64)

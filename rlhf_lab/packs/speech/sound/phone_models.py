@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,15 +73,6 @@ class Gaussians:
     whitening_DD: NDArray[np.float64]
     means_SD: NDArray[np.float64]
     variances_SD: NDArray[np.float64]
-
-    NAMES: ClassVar = ("whitening_DD", "means_SD", "variances_SD")
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> Gaussians:
-        return cls(*(np.asarray(arrays[name], dtype=np.float64) for name in cls.NAMES))
-
-    def arrays(self) -> dict[str, NDArray[np.float64]]:
-        return {name: getattr(self, name) for name in self.NAMES}
 
     @classmethod
     def fit(cls, observed_TD: NDArray[np.float32], state_T: NDArray[np.int64], states: int) -> Gaussians:

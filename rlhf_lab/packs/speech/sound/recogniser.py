@@ -3,7 +3,7 @@
 It guards a speech reward: optimised speech may become steadier and more voiced, but less intelligible. The recogniser
 reads only samples, so it is independent of the gold reward of a world, which reads codes or renderer parameters. A
 phone has three states in sequence, and the pause has one. The model of a state is a Gaussian over 13 mel-frequency
-cepstral coefficients and their slopes. `recogniser_fit.py` fits the Gaussians. The recogniser has no phone context, no
+cepstral coefficients and their slopes. The recogniser has no phone context, no
 language model and no Gaussian mixtures.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 
@@ -66,15 +66,11 @@ class Recogniser:
 
     def recognise(self, clips: Sequence[Audio]) -> list[list[str]]:
         """Return the recognised phones of each clip, without pauses."""
-        observed = [observe(clip) for clip in clips]
-        recognised, _ = self.transcribe(observed)
-        return self._recognise(clips, recognised)
+        heard, _ = self.transcribe([observe(clip) for clip in clips])
+        return self._without_silent(clips, heard)
 
-    def _recognise(self, clips: Sequence[Audio], heard: list[list[str]]) -> list[list[str]]:
-        """Clear the recognised phones of silent clips.
-
-        Observations are relative to the loudest frame, so the recogniser cannot detect silence itself.
-        """
+    def _without_silent(self, clips: Sequence[Audio], heard: list[list[str]]) -> list[list[str]]:
+        """Clear the recognised phones of silent clips: observations are relative to the loudest frame of a clip."""
         return [[] if loudest_dbfs(clip) < SILENCE_DBFS else phones for clip, phones in zip(clips, heard, strict=True)]
 
     def compare(self, clips: Sequence[Audio], reference_phones: Sequence[Sequence[str]]) -> IntelligibilityScores:
@@ -82,13 +78,13 @@ class Recogniser:
 
         Raises DataError for a phone that the recogniser does not know, and for a clip without reference phones.
         """
-        chains = self.indices(reference_phones)
+        chains = phone_indices(self.phones, reference_phones)
         if len(clips) != len(chains):
             raise DataError(f"{len(clips)} clips and {len(chains)} sequences of phones; pass one sequence per clip")
         observed = [observe(clip) for clip in clips]
         # free recognition gives the hypothesis, the forced alignment the score of the reference
         anything, free_N = self.transcribe(observed)
-        recognised = self._recognise(clips, anything)
+        recognised = self._without_silent(clips, anything)
         forced_N = np.array([score for _, score in self.align(observed, chains)])
         errors = []
         for hypothesis, chain in zip(recognised, chains, strict=True):
@@ -99,20 +95,6 @@ class Recogniser:
         # the reference is one of the paths of free recognition, so a positive margin is only a rounding error
         margin_N = np.minimum((forced_N - free_N) / frames_N, 0) if len(clips) else np.zeros(0)
         return IntelligibilityScores(np.array(errors), margin_N, recognised)
-
-    def indices(self, reference_phones: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Return the indices of phones in `phones`, without pauses. Raises DataError as `compare` does."""
-        position_of = {phone: position for position, phone in enumerate(self.phones)}
-        chains = []
-        for row, phones in enumerate(reference_phones):
-            unknown = [phone for phone in phones if phone not in position_of and phone != PAUSE]
-            if unknown:
-                known = " ".join(self.phones)
-                raise DataError(f"clip {row}: unknown phone {unknown[0]!r}; the recogniser was fitted to: {known}")
-            chains.append([position_of[phone] for phone in phones if phone != PAUSE])
-            if not chains[-1]:
-                raise DataError(f"clip {row} has no reference phones; provide one or more phones")
-        return chains
 
     def transcribe(self, observed: Sequence[NDArray[np.float32]]) -> tuple[list[list[str]], NDArray[np.float64]]:
         """Recognise the phones in observations (T, D). Returns them and the log-likelihoods of their paths, (N,)."""
@@ -174,21 +156,15 @@ class Recogniser:
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the recognised phones."""
         digest = sha256(repr((self.phones, self.entry_cost)).encode())
-        for array in self.gaussians.arrays().values():
+        for array in asdict(self.gaussians).values():
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path | str) -> None:
         """Write a .npz file of arrays atomically."""
         with replacing(Path(path)) as temporary, temporary.open("wb") as handle:
-            np.savez(
-                handle,
-                phones=np.array(self.phones),
-                entry_cost=np.float64(self.entry_cost),
-                whitening_DD=self.gaussians.whitening_DD,
-                means_SD=self.gaussians.means_SD,
-                variances_SD=self.gaussians.variances_SD,
-            )
+            own = {"phones": np.array(self.phones), "entry_cost": np.float64(self.entry_cost)}
+            np.savez(handle, **own, **asdict(self.gaussians))
 
     @classmethod
     def load(cls, path: Path | str) -> Recogniser:
@@ -199,10 +175,26 @@ class Recogniser:
         try:
             with np.load(Path(path), allow_pickle=False) as stored:
                 phones = tuple(str(phone) for phone in stored["phones"])
-                gaussians = Gaussians.of({name: stored[name] for name in Gaussians.NAMES})
+                gaussians = Gaussians(*(stored[field.name] for field in fields(Gaussians)))
                 return cls(phones, gaussians, float(stored["entry_cost"]))
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ArtifactError(f"{path} is not a recogniser, or it is damaged ({error}); fit it again") from error
+
+
+def phone_indices(names: Sequence[str], reference_phones: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Return the indices of phones in `names`, without pauses. Raises DataError as `Recogniser.compare` does."""
+    position_of = {phone: position for position, phone in enumerate(names)}
+    chains = []
+    for row, phones in enumerate(reference_phones):
+        unknown = [phone for phone in phones if phone not in position_of and phone != PAUSE]
+        if unknown:
+            raise DataError(
+                f"clip {row}: unknown phone {unknown[0]!r}; the recogniser was fitted to: {' '.join(names)}"
+            )
+        chains.append([position_of[phone] for phone in phones if phone != PAUSE])
+        if not chains[-1]:
+            raise DataError(f"clip {row} has no reference phones; provide one or more phones")
+    return chains
 
 
 def _chain_states(chain: Sequence[int]) -> NDArray[np.int64]:
@@ -248,14 +240,15 @@ QUIET = 0.75
 """Threshold of the flat start between the loudest (0) and the quietest frame (1); quieter frames are pauses."""
 
 
-def fit_recogniser(
-    clips: Sequence[Audio], phones: Sequence[Sequence[str]], *, iterations: int = ITERATIONS
-) -> Recogniser:
-    """Fit a recogniser of all phones that occur. The fit is deterministic and needs no seed.
+def fit_recogniser(clips: Sequence[Audio], phones: Sequence[Sequence[str]]) -> Recogniser:
+    """Fit a recogniser of all phones that occur, without their times. The fit is deterministic and needs no seed.
+
+    Flat start: each phone gets an equal part of the sounding frames of a clip. Then two steps alternate (Viterbi
+    training; Rabiner 1989, section VI): the Gaussians are fitted to the frames of each state, and the frames are
+    aligned again.
 
     Args:
         phones: phones of each clip; pauses (`PAUSE`) are optional, because the alignment finds them.
-        iterations: number of fits and alignments.
 
     Raises DataError if a clip is too short for its phones, or if the numbers of clips and sequences differ.
     """
@@ -268,8 +261,7 @@ def fit_recogniser(
         )
     observed = [observe(clip) for clip in clips]
     states = 1 + STATES * len(names)
-    # `indices` needs only the names, so the Gaussians of this recogniser are placeholders
-    chains = Recogniser(names, _unfitted(states, observed[0].shape[1]), 0.0).indices(phones)
+    chains = phone_indices(names, phones)
     for row, (rows_TD, chain) in enumerate(zip(observed, chains, strict=True)):
         if len(rows_TD) < STATES * len(chain):
             raise DataError(
@@ -280,16 +272,12 @@ def fit_recogniser(
     starts = [_flat_start(rows_TD, chain) for rows_TD, chain in zip(observed, chains, strict=True)]
     state_T = np.concatenate(starts)
     # entry costs are 0 here: in a forced alignment they would be the same for all paths
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         recogniser = Recogniser(names, Gaussians.fit(everything_TD, state_T, states), 0.0)
         aligned = recogniser.align(observed, chains)
         state_T = np.concatenate([states_T for states_T, _ in aligned])
     gaussians = Gaussians.fit(everything_TD, state_T, states)
     return Recogniser(names, gaussians, _best_entry_cost(names, gaussians, observed, chains))
-
-
-def _unfitted(states: int, size: int) -> Gaussians:
-    return Gaussians(np.eye(size), np.zeros((states, size)), np.ones((states, size)))
 
 
 def _flat_start(rows_TD: NDArray[np.float32], chain: Sequence[int]) -> NDArray[np.int64]:

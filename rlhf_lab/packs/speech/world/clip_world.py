@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -39,13 +39,6 @@ DeliveryT = TypeVar("DeliveryT", Delivery, EnglishDelivery)
 
 DRAWS_PER_TEXT = 100
 """Number of utterances that `prompt_grid` samples for each requested text before it gives up."""
-
-
-class _Take(NamedTuple):
-    """A clip of a pair with its defect and its codes (T, CODEBOOKS)."""
-
-    defect: str
-    codes_TK: NDArray[np.int64]
 
 
 class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
@@ -179,34 +172,35 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
             raise DataError(f"unknown split {split!r}; use {' or '.join(SPLITS)}")
         report = LoadReport(kept=n)
         utterances: list[UtteranceT] = []
-        takes: tuple[list[_Take], list[_Take]] = ([], [])
+        # defect and codes (T, CODEBOOKS) of the first and of the second clip of each pair
+        takes: tuple[list[tuple[str, NDArray[np.int64]]], ...] = ([], [])
         rng = self._random("clips", split, seed)
         while len(utterances) < n:
             utterance, deliveries = self._draw(rng, split)
             report.rows += 1
             # compared as codes, because different deliveries may be quantised to the same clip
-            first, second = (_Take(delivery.defect, self._codes(utterance, delivery)) for delivery in deliveries)
-            if np.array_equal(first.codes_TK, second.codes_TK):
+            first, second = (self._codes(utterance, delivery) for delivery in deliveries)
+            if np.array_equal(first, second):
                 report.drop("identical clips")
                 continue
             utterances.append(utterance)
-            takes[0].append(first)
-            takes[1].append(second)
-        measured = [self._grade(utterances, [self.codec.frames(take.codes_TK) for take in side]) for side in takes]
+            takes[0].append((deliveries[0].defect, first))
+            takes[1].append((deliveries[1].defect, second))
+        measured = [self._grade(utterances, [self.codec.frames(codes_TK) for _, codes_TK in side]) for side in takes]
         # labels use a separate random stream, so that the clips do not depend on the labels
         probability = self.listener.probability(measured[0]["gold"], measured[1]["gold"])
         first_wins = choose(probability, self._random("labels", split, seed))
         pairs = []
         for i, utterance in enumerate(utterances):
             # the listener's choice may disagree with gold
-            chosen, rejected = (0, 1) if first_wins[i] else (1, 0)
-            meta = {
-                "p_chosen": float(probability[i] if first_wins[i] else 1 - probability[i]),
-                **_describe("chosen", takes[chosen][i], measured[chosen], i),
-                **_describe("rejected", takes[rejected][i], measured[rejected], i),
-            }
-            chosen_stream, rejected_stream = (write_stream(takes[side][i].codes_TK) for side in (chosen, rejected))
-            pairs.append(Pair(utterance.prompt, chosen_stream, rejected_stream, meta))
+            sides = {"chosen": 0, "rejected": 1} if first_wins[i] else {"chosen": 1, "rejected": 0}
+            meta: dict[str, Any] = {"p_chosen": float(probability[i] if first_wins[i] else 1 - probability[i])}
+            for name, side in sides.items():
+                grades = ("gold", "phone_error", "audio_seconds")
+                meta |= {f"{grade}_{name}": float(measured[side][grade][i]) for grade in grades}
+                meta |= {f"garble_{name}": bool(measured[side]["garble"][i]), f"defect_{name}": takes[side][i][0]}
+            streams = {name: write_stream(takes[side][i][1]) for name, side in sides.items()}
+            pairs.append(Pair(utterance.prompt, streams["chosen"], streams["rejected"], meta))
         return pairs, report
 
     def prompt_grid(self, texts: int, *, seed: int) -> list[str]:
@@ -236,12 +230,6 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         """Return an independent random generator for each purpose and split."""
         # crc32 is stable between processes, unlike `hash` of a string
         return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
-
-
-def _describe(side: str, take: _Take, measured: Mapping[str, FloatArray], i: int) -> dict[str, float | bool | str]:
-    """Return the entries of `Pair.meta` for one side of pair i."""
-    numbers = {f"{key}_{side}": float(measured[key][i]) for key in ("gold", "phone_error", "audio_seconds")}
-    return {**numbers, f"garble_{side}": bool(measured["garble"][i]), f"defect_{side}": take.defect}
 
 
 def clip_world_of(data: Corpus, stage: str) -> ClipWorld[Any, Any]:

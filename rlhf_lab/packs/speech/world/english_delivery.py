@@ -16,14 +16,7 @@ from rlhf_lab.packs.speech.sound.espeak import Espeak, EspeakOptions
 from rlhf_lab.packs.speech.sound.voice_frames import FRAMES_PER_SECOND, SILENCE_DB, Frames
 from rlhf_lab.packs.speech.world.english_prompts import VOICES, WHISPERING, EnglishUtterance, Style
 
-DEFECTS = {
-    "monotone": 0.35,
-    "fast": 0.20,
-    "clipped": 0.15,
-    "silences": 0.10,
-    "quiet": 0.10,
-    "hoarse": 0.10,
-}
+DEFECTS = {"monotone": 0.35, "fast": 0.20, "clipped": 0.15, "silences": 0.10, "quiet": 0.10, "hoarse": 0.10}
 """Defects and their fractions of all deliveries with a defect."""
 OF_THE_VOICE = ("monotone", "hoarse")
 """Defects that need a voice, so that a whisper cannot have them."""
@@ -55,9 +48,7 @@ class EnglishDelivery:
 def draw_english_delivery(rng: np.random.Generator, style: Style, good: float) -> EnglishDelivery:
     """Sample a delivery with small variations. It has no defect with probability `good`."""
     varied = EnglishDelivery(
-        rate=float(rng.choice(RATES)),
-        movement=float(np.exp(rng.normal(0, 0.12))),
-        level=float(rng.normal(0, 1.0)),
+        rate=float(rng.choice(RATES)), movement=float(np.exp(rng.normal(0, 0.12))), level=float(rng.normal(0, 1.0))
     )
     if rng.random() < good:
         return varied
