@@ -74,10 +74,17 @@ class PairwiseReward(ListeningStage):
     mos: str = ""
 
     def contents(self) -> dict[str, str]:
-        return {"mos": digest_of_code(self.mos)} if self.mos and self.mos != DNSMOS else {}
+        if not self.mos or self.mos == DNSMOS:
+            return {}
+        files = files_behind(self.mos)
+        if not files:
+            raise ConfigError(f"algorithm.mos={self.mos}: the file does not exist; write FILE.py:FUNCTION")
+        return {"mos": sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]}
 
     def rules(self) -> tuple[Rule, ...]:
-        return (*super().rules(), mos_rule(self.mos))
+        is_predictor = not self.mos or self.mos == DNSMOS or names_object(self.mos)
+        message = f"mos={self.mos} is not dnsmos or a function; write FILE.py:FUNCTION"
+        return (*super().rules(), (is_predictor, message))
 
 
 @register("algorithm", "acoustic_reward")
@@ -120,16 +127,10 @@ class AcousticReward(PairwiseReward):
         ]
 
     def rules(self) -> tuple[Rule, ...]:
-        names = () if isinstance(self.features, str) else self.features
-        known_set = not isinstance(self.features, str) or self.features in SETS
-        return (
-            *super().rules(),
-            (
-                known_set,
-                f"features={self.features} is not one of {', '.join(SETS)}; write one of these, or a list of names",
-            ),
-            schema.only_known("features", names, FEATURES),
-        )
+        if not isinstance(self.features, str):
+            return (*super().rules(), schema.only_known("features", self.features, FEATURES))
+        message = f"features={self.features} is not one of {', '.join(SETS)}; write one of these, or a list of names"
+        return (*super().rules(), (self.features in SETS, message))
 
 
 @register("algorithm", "wav2vec2_reward")
@@ -181,22 +182,6 @@ class RecogniserStage(ListeningStage):
     by_size = BySize(smoke={"max_clips": 200, "heldout_pairs": 60}, smoke_real={"max_clips": 16, "heldout_pairs": 8})
     max_clips: Annotated[int, Ge(0, hint="0 is all")] = 1000
     heldout_pairs: Annotated[int, Ge(2)] = 300
-
-
-def mos_rule(mos: str) -> Rule:
-    """Return the rule that a predictor of opinion scores is `dnsmos` or a function in a file."""
-    return (
-        not mos or mos == DNSMOS or names_object(mos),
-        f"mos={mos} is not dnsmos or a function; write FILE.py:FUNCTION",
-    )
-
-
-def digest_of_code(function: str) -> str:
-    """Return a digest of the file in FILE.py:FUNCTION and its neighbours. Raises ConfigError if it does not exist."""
-    files = files_behind(function)
-    if not files:
-        raise ConfigError(f"algorithm.mos={function}: the file does not exist; write FILE.py:FUNCTION")
-    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 @register("algorithm", "tts_preferences")

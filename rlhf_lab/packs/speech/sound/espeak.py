@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from contextlib import suppress
@@ -122,13 +123,8 @@ class Espeak:
                 command, capture_output=True, text=True, errors="replace", timeout=SECONDS_PER_CALL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise DataError(f"{PROGRAM} did not answer: {error}; run it yourself: {_shown(command)}") from error
+            raise DataError(f"{PROGRAM} did not answer: {error}; run it yourself: {shlex.join(command)}") from error
         if finished.returncode:
             reason = finished.stderr.strip() or f"exit status {finished.returncode}"
-            raise DataError(f"{PROGRAM} failed: {reason}; run it yourself: {_shown(command)}")
+            raise DataError(f"{PROGRAM} failed: {reason}; run it yourself: {shlex.join(command)}")
         return finished.stdout
-
-
-def _shown(command: list[str]) -> str:
-    """Format a command for an error message; words with spaces or angle brackets are quoted."""
-    return " ".join(f"'{word}'" if re.search(r"[\s<>]", word) else word for word in command)

@@ -18,7 +18,7 @@ from rich.table import Table
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound import spectrum
 from rlhf_lab.packs.speech.sound.audio import Library, change_rate, import_librosa
-from rlhf_lab.packs.speech.sound.frame_grid import first_start, frame_count, hop_samples, without_offset
+from rlhf_lab.packs.speech.sound.frame_grid import first_start, hop_samples, without_offset
 from rlhf_lab.packs.speech.sound.periodicity import TRACKING, periodicity
 from rlhf_lab.packs.speech.sound.spectrum import LOWEST_POWER, MEL_FILTERS, WINDOW_SECONDS, Spectra
 
@@ -56,7 +56,7 @@ def spectra(audio: Audio) -> LibrosaSpectra:
     hop = hop_samples(audio.rate)
     size = 1 << (window - 1).bit_length()
     frequencies_F = librosa.fft_frequencies(sr=audio.rate, n_fft=size)
-    if not frame_count(len(audio.samples_N), hop):
+    if len(audio.samples_N) < hop:
         return LibrosaSpectra(np.zeros((0, len(frequencies_F)), np.float32), frequencies_F, np.zeros(0), audio.rate)
     hann_W = np.hanning(window + 2)[1:-1]
     same_frames = {"hop_length": hop, "center": False}
@@ -73,7 +73,7 @@ def spectra(audio: Audio) -> LibrosaSpectra:
 def pyin_f0(audio: Audio) -> NDArray[np.float64]:
     """Return F0 in Hz by pYIN (Mauch and Dixon 2014) on the frames of `periodicity`, (T,); 0 for unvoiced frames."""
     hop = hop_samples(audio.rate)
-    if not frame_count(len(audio.samples_N), hop):
+    if len(audio.samples_N) < hop:
         return np.zeros(0)
     window = round(TRACKING.window_seconds * audio.rate)
     f0_T, voiced_T, _ = import_librosa().pyin(
@@ -95,7 +95,7 @@ def _padded(audio: Audio, window: int, hop: int, size: int) -> NDArray[np.float3
         size: number of samples of librosa's frame, which has the window in its middle.
     """
     before = first_start(window, hop) + (size - window) // 2
-    needed = (frame_count(len(audio.samples_N), hop) - 1) * hop + size
+    needed = (len(audio.samples_N) // hop - 1) * hop + size
     after = max(0, needed - before - len(audio.samples_N))
     padded = np.pad(without_offset(audio.samples_N), (before, after))
     # samples after the last frame would start another one

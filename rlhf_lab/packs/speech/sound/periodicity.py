@@ -26,7 +26,6 @@ from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound.frame_grid import (
     HOP_SECONDS,
     first_start,
-    frame_count,
     frames,
     hop_samples,
     without_offset,
@@ -135,7 +134,7 @@ def _long_runs(is_true_T: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]
 
 def _lie_inside(samples: int, rate: int, hop: int, tracking: PitchTracking) -> NDArray[np.bool_]:
     window = round(tracking.window_seconds * rate)
-    starts_T = np.arange(frame_count(samples, hop)) * hop - first_start(window, hop)
+    starts_T = np.arange(samples // hop) * hop - first_start(window, hop)
     return (starts_T >= 0) & (starts_T + window <= samples)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +164,7 @@ class Recogniser:
     def save(self, path: Path | str) -> None:
         """Write a .npz file of arrays atomically."""
         with replacing(Path(path)) as temporary, temporary.open("wb") as handle:
-            own = {"phones": np.array(self.phones), "entry_cost": np.float64(self.entry_cost)}
+            own: dict[str, Any] = {"phones": np.array(self.phones), "entry_cost": np.float64(self.entry_cost)}
             np.savez(handle, **own, **asdict(self.gaussians))
 
     @classmethod

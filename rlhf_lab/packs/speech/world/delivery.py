@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter1d
 
 from rlhf_lab.packs.speech.sound.voice_frames import BANDS, FRAMES_PER_SECOND, SILENCE_DB, Frames
-from rlhf_lab.packs.speech.world.phones import PAUSE, PHONES, VOWELS, Voice, envelope
+from rlhf_lab.packs.speech.world.phones import PAUSE, PHONES, VOWELS, envelope
 from rlhf_lab.packs.speech.world.prompts import Utterance
 
 POINTS_PER_FRAME = 4
@@ -237,7 +237,8 @@ def _articulation(
     manner, melody = MANNERS[utterance.style], MELODIES[utterance.category]
     voice = utterance.speaker
     mumbled = delivery.of("mumbled")
-    neutral = _neutral_envelope(voice)
+    # the neutral envelope of a voice is the mean of its vowels
+    neutral = np.mean([envelope(vowel, voice) for vowel in VOWELS], axis=0)
     shapes: list[NDArray[np.float64]] = []
     energies: list[float] = []
     voicing: list[bool] = []
@@ -271,11 +272,6 @@ def _articulation(
     breath = VOICE_APERIODICITY + manner.aperiodicity + 0.5 * delivery.of("hoarse")
     aperiodicity_P = np.clip(np.repeat(np.array(noise), counts) + breath, 0.01, 0.95)
     return envelope_PD, energy_P, np.repeat(np.array(voicing), counts), aperiodicity_P
-
-
-def _neutral_envelope(voice: Voice) -> NDArray[np.float64]:
-    """Return the neutral envelope of a voice: the mean of its vowels."""
-    return np.asarray(np.mean([envelope(vowel, voice) for vowel in VOWELS], axis=0))
 
 
 def _pitch(

@@ -1,7 +1,7 @@
 """Deliveries of an utterance by espeak-ng: options from voice and style, small variations, and defects.
 
-Only the speaking rate is set in espeak-ng. The other variations and defects change the analysed frames, so that one
-piece of audio can be reused for many clips. Rates and severities have only a few values for the same reason.
+Only the speaking rate is set in espeak-ng. The other variations and defects change the analysed frames, and rates and
+severities have only a few values, so that one piece of audio can be reused for many clips.
 """
 
 from __future__ import annotations
