@@ -17,7 +17,7 @@ from rlhf_lab.packs.speech.sound import features
 from rlhf_lab.packs.speech.sound.audio import level_problem, write_wav
 from rlhf_lab.packs.speech.sound.command import run
 from rlhf_lab.packs.speech.sound.features import NAMES, FeatureCache, content_key, extract, extract_many, fill_undefined
-from rlhf_lab.packs.speech.sound.phone_models import observe
+from rlhf_lab.packs.speech.sound.recogniser import observe
 from rlhf_lab.packs.speech.sound.spectrum import spectra
 
 

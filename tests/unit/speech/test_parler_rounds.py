@@ -19,24 +19,12 @@ from rlhf_lab.packs.speech.parler.rounds import (
     NoPairs,
     RoundMetrics,
     TrainingProgress,
-    best_and_worst,
     run_dpo,
     score,
 )
 
 PROMPT = SpeechPrompt("Hello.", "A voice.")
 AUDIO = [Audio(np.zeros(800, np.float32), 8000)] * 3
-
-
-def clips(count: int) -> list[SpokenClip]:
-    return [SpokenClip(PROMPT, np.full((1, 2), n), True, np.zeros((1, 2)), 0.0) for n in range(count)]
-
-
-def test_the_best_and_the_worst_of_each_prompt():
-    spoken = clips(9)
-    scores = np.array([0.1, 0.9, 0.5, 2, 2, 2, -3, -1, -2], dtype=float)
-    pairs = best_and_worst(spoken, scores, clips_of_each=3)
-    assert [(spoken.index(chosen), spoken.index(rejected)) for chosen, rejected in pairs] == [(1, 0), (7, 6)]
 
 
 class OneWeight:

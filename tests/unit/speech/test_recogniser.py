@@ -7,8 +7,7 @@ import pytest
 from synthetic_audio import FRICATIVE, VOWELS, audio, draw_speech, say, silence, tone, with_noise
 
 from rlhf_lab.core.errors import ArtifactError, DataError
-from rlhf_lab.packs.speech.sound.phone_models import Gaussians, observe
-from rlhf_lab.packs.speech.sound.recogniser import PAUSE, Recogniser, edit_distance, fit_recogniser
+from rlhf_lab.packs.speech.sound.recogniser import PAUSE, Gaussians, Recogniser, edit_distance, fit_recogniser, observe
 from rlhf_lab.packs.speech.sound.viterbi import JUMP, forced_path, free_path
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_lab.algorithms.preference.rounds import best_and_worst
 from rlhf_lab.core.errors import ConfigError, DataError, LabError, NumericError
 from rlhf_lab.core.files import make_dir, read_json, write_text
 from rlhf_lab.core.media import Audio
@@ -156,22 +157,6 @@ def why_no_pairs(metrics: RoundMetrics, settings: DpoSettings) -> str:
     return f"the reward gave all {settings.clips} clips of each prompt the same score{refused}, so there are no pairs"
 
 
-def best_and_worst(clips: Sequence[SpokenClip], scores_N: NDArray[np.floating], clips_of_each: int) -> list[ClipPair]:
-    """Pair the best and worst clip of each prompt. A prompt whose clips all have the same score gives no pair.
-
-    Args:
-        clips: clips in the order of the prompts, `clips_of_each` for each prompt.
-    """
-    pairs = []
-    for start in range(0, len(clips), clips_of_each):
-        scores = scores_N[start : start + clips_of_each]
-        best, worst = int(scores.argmax()), int(scores.argmin())
-        # equal scores express no preference
-        if scores[best] > scores[worst]:
-            pairs.append((clips[start + best], clips[start + worst]))
-    return pairs
-
-
 def score(reward: AudioReward, prompts: Sequence[SpeechPrompt], audio: Sequence[Audio]) -> NDArray[np.float64]:
     """Return the scores of the reward, (N,). Raises DataError unless there is a finite number for each clip."""
     scores_N = np.asarray(reward(prompts, audio), dtype=np.float64)
@@ -199,12 +184,14 @@ def run_round(
     clips = worker.generate(prompts, clips=settings.clips, seed=int(sampling_seed), temperature=settings.temperature)
     audio = worker.decode(clips)
     scores_N, is_refused_N = scorer(clips, audio)
-    pairs = best_and_worst(clips, np.where(is_refused_N, -np.inf, scores_N), settings.clips)
+    # clips of a prompt are adjacent: (P · G,) → (P, G)
+    shape_PG = (len(prompts), settings.clips)
+    ranked = best_and_worst(np.where(is_refused_N, -np.inf, scores_N).reshape(shape_PG))
+    pairs = [(clips[p * settings.clips + best], clips[p * settings.clips + worst]) for p, best, worst in ranked]
     steps = list(_train(worker, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs
     last_epoch = [pair for step in steps[-steps_an_epoch:] for pair in step.pairs]
-    # clips of a prompt are adjacent: (P · G,) → (P, G)
-    scores_PG = scores_N.reshape(len(prompts), settings.clips)
+    scores_PG = scores_N.reshape(shape_PG)
     return RoundMetrics(
         round=index + 1,
         reward=float(scores_N.mean()),
