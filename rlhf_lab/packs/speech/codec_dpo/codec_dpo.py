@@ -210,7 +210,7 @@ class ClipEvaluator(EpisodeLog):
 
 
 class CodecRounds:
-    """Trains in rounds; `finish` returns the result."""
+    """Trains in rounds."""
 
     def __init__(self, settings: CodecDPO, run: Run):
         self.settings, self.run = settings, run

@@ -38,8 +38,7 @@ class ParlerSetupOptions:
 class DpoOptions:
     """Options of `parler dpo`, in addition to the settings of the rounds (`DpoSettings`).
 
-    All weights are trained, so bfloat16 is not offered: at usual learning rates most of a step would be lost in
-    rounding.
+    All weights are trained, and in bfloat16 most of a step would be lost in rounding.
     """
 
     model: str | None = None

@@ -51,19 +51,11 @@ class NoPairs(LabError, RuntimeError):
 
 @dataclass(frozen=True)
 class DpoSettings(CheckedSettings):
-    """Settings of the rounds of DPO.
+    """Settings of the rounds of DPO; those of `codec_dpo.settings.CodecDPO`, with other names for some.
 
     Args:
-        rounds: number of rounds; each round samples new clips.
         clips: number of clips sampled for each prompt; the best and the worst clip form a pair.
-        beta: β of DPO.
-        lr: learning rate of AdamW; the optimizer state is kept between rounds.
-        epochs: number of epochs over the pairs of a round.
-        pairs_per_step: number of pairs in an optimizer step; the loss is the mean over them.
-        length: log-probability of a clip: `sum` over its codes and its end, or their `mean`. If the reward depends on
-            the duration, `sum` can train the opposite, because the log-ratio of a long clip has more terms.
-        temperature: sampling temperature.
-        max_grad_norm: maximum gradient norm; larger gradients are scaled down to it.
+        length: log-probability of a clip: `sum` over its codes and its end, or their `mean` (`algorithm.logps`).
         floor: minimum value of the guard, such as −0.5 for minus a word error rate. Clips below it rank below all other
             clips and equal to each other; used only with a guard.
         seed: seed of sampling and of the order of pairs.
@@ -190,7 +182,7 @@ def run_round(
     pairs = [(clips[p * settings.clips + best], clips[p * settings.clips + worst]) for p, best, worst in ranked]
     steps = list(_train(worker, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs
-    last_epoch = [pair for step in steps[-steps_an_epoch:] for pair in step.pairs]
+    last_epoch = [pair for trained, _ in steps[-steps_an_epoch:] for pair in trained]
     scores_PG = scores_N.reshape(shape_PG)
     return RoundMetrics(
         round=index + 1,
@@ -204,7 +196,7 @@ def run_round(
         steps=len(steps),
         loss=_mean([loss for loss, _ in last_epoch]),
         margin=_mean([margin for _, margin in last_epoch]),
-        grad_norm=_mean([step.grad_norm for step in steps]),
+        grad_norm=_mean([norm for _, norm in steps]),
     )
 
 
@@ -212,16 +204,10 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-class _Step(NamedTuple):
-    """Loss and margin of each pair of an optimizer step, and the gradient norm."""
-
-    pairs: list[tuple[float, float]]
-    grad_norm: float
-
-
 def _train(
     worker: CodecWorker, pairs: Sequence[ClipPair], settings: DpoSettings, rng: np.random.Generator
-) -> Iterator[_Step]:
+) -> Iterator[tuple[list[tuple[float, float]], float]]:
+    """Train on the pairs. Yields loss and margin of each pair of an optimizer step, and the gradient norm."""
     # computed before the first step: the reference policy is the policy at the start of the round
     reference = [_pair_logps(worker, [pair], settings.length, with_graph=False) for pair in pairs]
     for _ in range(settings.epochs):
@@ -241,7 +227,7 @@ def _train(
             loss.backward()
             norms = worker.step(lr=settings.lr, max_grad_norm=settings.max_grad_norm)
             values = zip(output.per_pair_B.tolist(), output.margin_B.tolist(), strict=True)
-            yield _Step(list(values), norms["all"])
+            yield list(values), norms["all"]
 
 
 def _pair_logps(worker: CodecWorker, pairs: Sequence[ClipPair], length: str, *, with_graph: bool) -> PairLogps:

@@ -165,9 +165,7 @@ class CodecLM(LlamaForCausalLM):
 
 
 class CodecLayout:
-    """Mapping between the tokens of rows and the positions of the model.
-
-    A row of P prompt tokens and a stream has positions 0 … P − 1 for its prompt, then one position for each K words.
+    """Mapping between the tokens of rows and the positions of the model: its prompt, then one for each K words.
 
     Args:
         ids_BT: right-padded rows of token ids; the stream of a row starts with its first code word.

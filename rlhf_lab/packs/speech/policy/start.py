@@ -29,8 +29,6 @@ UNKNOWN = "<|unknown|>"
 def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTokenizerFast:
     """Create a tokenizer with one token per word of the prompts, followed by one token per code word.
 
-    Responses are the streams of `packs/speech/sound/stream.py`. A word that is in no prompt becomes the unknown token.
-
     Args:
         sizes: number of codes of each codebook.
     """

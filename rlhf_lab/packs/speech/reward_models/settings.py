@@ -169,8 +169,7 @@ class Wav2Vec2Reward(PairwiseReward):
 class RecogniserStage(ListeningStage):
     """Phone recogniser for `reward=intelligibility`, fitted on training clips and their text.
 
-    It uses only decoded audio, without codes or parameters of the voice. Therefore it is independent of the recogniser
-    that a speech world uses to measure phone errors.
+    It uses only decoded audio, so it is independent of the recogniser of a speech world, which reads codes.
 
     Args:
         max_clips: maximum number of training clips, the chosen clips of the first pairs; 0 means all.

@@ -108,9 +108,8 @@ class OpinionScore(TermSettings):
 class IntelligibilityTerm(TermSettings):
     """Intelligibility: the negative phone error rate of the recogniser in `needs.recogniser` on the decoded audio.
 
-    `algorithm=recogniser` trains the recogniser on clips of the training data. It is independent of the recogniser that
-    the speech world uses to measure phone errors. The value is 0 for a clip that says exactly the requested text, and
-    −1 for a silent clip.
+    The value is 0 for a clip that says exactly the requested text, and −1 for a silent clip. The recogniser
+    (`algorithm=recogniser`) is independent of the one that the speech world uses to measure phone errors.
 
     Args:
         floor: minimum value of a response. A response with a lower value gets the reward `below` instead of its full

@@ -56,10 +56,7 @@ class EspeakOptions:
 
 
 class Espeak:
-    """Speech synthesiser with a cache on disk.
-
-    Args:
-        directory: directory of the cache; default `rlhf_lab/espeak` in the user's cache.
+    """Speech synthesiser with a cache in `directory`, by default in the user's cache.
 
     Raises ConfigError if the program is not installed.
     """

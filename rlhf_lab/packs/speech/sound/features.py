@@ -1,10 +1,8 @@
 """Seven acoustic features of a clip, and their extraction from many clips.
 
-An undefined feature is NaN. Examples are pitch and HNR of a clip without voiced frames. In a silent clip only
-`voiced_fraction` and `silence_fraction` are defined. Rewards need a number for such clips, so `fill_undefined` replaces
-NaN by a documented value.
-
-"Sounding" frames are defined by `Spectra.sounding_T`.
+An undefined feature is NaN, such as pitch and HNR of a clip without voiced frames. In a silent clip only
+`voiced_fraction` and `silence_fraction` are defined. `fill_undefined` replaces NaN by a documented value. "Sounding"
+frames are those of `Spectra.sounding_T`.
 """
 
 from __future__ import annotations

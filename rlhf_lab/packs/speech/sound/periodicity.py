@@ -250,10 +250,7 @@ def _peaks(
 
 
 def _best_path(candidates: _Candidates, hop_seconds: float, tracking: PitchTracking) -> NDArray[np.int64]:
-    """Return the path with the maximum strength minus transition costs (Viterbi).
-
-    State 0 is unvoiced, and state c is candidate c − 1.
-    """
+    """Return the path with the maximum strength minus transition costs (Viterbi); state c is candidate c − 1."""
     strength_TS = np.concatenate([candidates.unvoiced_strength_T[:, None], candidates.strength_TC], axis=1)
     count = len(strength_TS)
     path_T = np.zeros(count, np.int64)

@@ -44,11 +44,9 @@ class Manner(NamedTuple):
     """Parameters of a style.
 
     Attributes:
-        movement: factor of all pitch movement.
-        rate: factor of the speed.
+        movement, rate, pauses: factors of all pitch movement, of the speed, and of the duration of pauses.
         energy: energy of an open vowel in dB of full scale.
         aperiodicity: value added to the aperiodicity of the voice.
-        pauses: factor of the duration of pauses.
     """
 
     movement: float

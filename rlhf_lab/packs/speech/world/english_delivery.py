@@ -32,7 +32,6 @@ class EnglishDelivery:
 
     Args:
         defect: key of `DEFECTS`; empty for no defect.
-        severity: severity of the defect, 0…1.
         rate: factor of the words per minute.
         movement: factor of the distance between the pitch and its median.
         level: value in dB added to the energy.

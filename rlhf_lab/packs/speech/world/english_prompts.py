@@ -81,11 +81,7 @@ class Style:
     """Options of a style for espeak-ng; see `packs/speech/sound/espeak.EspeakOptions`.
 
     Attributes:
-        description: description of the style for a person.
-        words_per_minute: speaking rate.
         pitch: value added to the base pitch.
-        pitch_range: extent of pitch movement, 0…99.
-        amplitude: volume, 0…200.
         whispers: True if it uses the variant of the voice without pitch.
     """
 

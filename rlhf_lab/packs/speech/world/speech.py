@@ -84,12 +84,7 @@ def build(settings: Speech) -> Corpus:
 def draw_corpus(
     name: str, world: ClipWorld[UtteranceT, DeliveryT], settings: Speech | EspeakData, described: str
 ) -> Corpus:
-    """Generate the corpus of a world of clips.
-
-    Args:
-        name: name of the data.
-        described: versions that the corpus depends on, in addition to settings and pairs; part of the fingerprint.
-    """
+    """Generate the corpus of a world of clips; its fingerprint depends on the versions in `described`."""
     sizes = settings.train_pairs, settings.test_pairs
     pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
     metadata: dict[str, dict[str, str]] = {}
@@ -97,7 +92,6 @@ def draw_corpus(
         metadata |= {pair.prompt: world.read_prompt(pair.prompt).metadata() for pair in rows}
         new_voice = [metadata[pair.prompt]["category"] == NEW_VOICE for pair in rows]
         report[split].statistics["share with the held-out voice"] = float(np.mean(new_voice))
-    # versions, codec, settings and pairs determine the corpus
     content = f"{described} {world.codec.fingerprint} {settings!r} {fingerprint(**pairs)}"
     return Corpus(
         name=name,
