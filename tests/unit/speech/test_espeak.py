@@ -22,22 +22,20 @@ from rlhf_lab.packs.speech.rewards.intelligibility import target_phones
 from rlhf_lab.packs.speech.sound.audio import RATE
 from rlhf_lab.packs.speech.sound.espeak import PROGRAM, Espeak, EspeakOptions
 from rlhf_lab.packs.speech.world import espeak, gold
-from rlhf_lab.packs.speech.world.english_delivery import (
+from rlhf_lab.packs.speech.world.english import (
     DEFECTS,
-    OF_THE_VOICE,
-    EnglishDelivery,
-    EspeakReader,
-    draw_english_delivery,
-    options_for,
-)
-from rlhf_lab.packs.speech.world.english_prompts import (
     HELD_OUT,
     HELD_OUT_VOICE,
+    OF_THE_VOICE,
     STYLES,
     TRAINING_VOICES,
     VOICES,
+    EnglishDelivery,
     EnglishUtterance,
+    EspeakReader,
+    draw_english_delivery,
     draw_english_utterance,
+    options_for,
     read_english_prompt,
     words_of,
 )

@@ -6,7 +6,8 @@ way. Therefore the terms of a reward graph decode and measure each response only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +20,7 @@ from rlhf_lab.core.types import RewardBatch, TextReward
 from rlhf_lab.packs.speech.sound.features import NAMES, extract
 from rlhf_lab.training.run import Run
 
+Item = TypeVar("Item", bound=Hashable)
 KEPT_REPLIES = 50_000
 """Number of responses, 7 numbers each, above which the feature cache starts anew."""
 
@@ -59,11 +61,11 @@ def features_of(renderer: Renderer, responses: Sequence[str], title: str = "") -
     return rows_N7
 
 
-def scored_once(score: Callable[[list[str]], FloatArray], responses: Sequence[str]) -> FloatArray:
-    """Return the score of each response, (N,). Identical responses are scored once."""
-    distinct = list(dict.fromkeys(responses))
-    position = {response: i for i, response in enumerate(distinct)}
-    return score(distinct)[[position[response] for response in responses]]
+def scored_once(score: Callable[[list[Item]], FloatArray], items: Sequence[Item]) -> FloatArray:
+    """Return the score of each item, such as a response, (N,). Identical items are scored once."""
+    distinct = list(dict.fromkeys(items))
+    position = {item: i for i, item in enumerate(distinct)}
+    return score(distinct)[[position[item] for item in items]]
 
 
 def reward_of_sound(score: Callable[[list[str]], FloatArray]) -> TextReward:

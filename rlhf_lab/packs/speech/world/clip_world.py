@@ -21,8 +21,7 @@ from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
 from rlhf_lab.packs.speech.sound.voice_frames import FRAMES_PER_SECOND, Frames
 from rlhf_lab.packs.speech.world import gold
 from rlhf_lab.packs.speech.world.delivery import Delivery
-from rlhf_lab.packs.speech.world.english_delivery import EnglishDelivery
-from rlhf_lab.packs.speech.world.english_prompts import EnglishUtterance
+from rlhf_lab.packs.speech.world.english import EnglishDelivery, EnglishUtterance
 from rlhf_lab.packs.speech.world.prompts import Utterance
 from rlhf_lab.packs.speech.world.settings import ClipSettings
 

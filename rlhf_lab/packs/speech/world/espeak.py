@@ -18,11 +18,13 @@ from rlhf_lab.packs.speech.sound.espeak import Espeak
 from rlhf_lab.packs.speech.sound.voice_frames import Frames
 from rlhf_lab.packs.speech.world import gold
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld
-from rlhf_lab.packs.speech.world.english_delivery import EnglishDelivery, EspeakReader, draw_english_delivery
-from rlhf_lab.packs.speech.world.english_prompts import (
+from rlhf_lab.packs.speech.world.english import (
     STYLES,
     TEXTS,
+    EnglishDelivery,
     EnglishUtterance,
+    EspeakReader,
+    draw_english_delivery,
     draw_english_utterance,
     read_english_prompt,
 )
