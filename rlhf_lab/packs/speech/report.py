@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlhf_lab.reports.reward.card import parts_section
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.rundir import StoredRun
+from rlhf_lab.results.wording import compact
 
 ACOUSTICS = (
     ("feature_spearman/", "Rank correlation of features with the truth, held-out clips", "Spearman's ρ"),
@@ -15,3 +16,17 @@ ACOUSTICS = (
 
 def acoustics(run: StoredRun) -> PageSection | None:
     return parts_section(run, ACOUSTICS)
+
+
+def recognised_phones(run: StoredRun) -> str | None:
+    """Return the phone error rates of a recogniser run: chosen clips, rejected clips, and clips with another text."""
+    positions = {
+        "chosen": "for chosen clips",
+        "rejected": "for rejected clips",
+        "other": "when compared with the text of another clip",
+    }
+    error_rates = {side: run.results.get(f"phone_error/{side}") for side in positions}
+    recognised = [f"{compact(error)} {positions[side]}" for side, error in error_rates.items() if error is not None]
+    if not recognised:
+        return None
+    return f"Phone error rate of the recogniser on held-out clips: {', '.join(recognised)}."

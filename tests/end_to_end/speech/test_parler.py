@@ -31,9 +31,8 @@ from rlhf_lab.packs.speech.codec_dpo import codec_dpo
 from rlhf_lab.packs.speech.parler import environment, model, worker  # noqa: F401  what the process runs can be imported
 from rlhf_lab.packs.speech.parler.client import CodecWorker, LabCodec, Parler, SpeechPrompt, SpokenClip, WorkerFailed
 from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
-from rlhf_lab.packs.speech.policy.start import codec_policy
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
-from rlhf_lab.packs.speech.world.world import fitted_codec
+from rlhf_lab.packs.speech.policy.start import code_tokenizer, codec_policy
+from rlhf_lab.packs.speech.world.speech import fitted_codec
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute
 
@@ -157,13 +156,6 @@ def test_what_is_saved_is_what_is_loaded(parler, tmp_path):
     for before, after in zip(audio, parler.decode(clips), strict=True):
         np.testing.assert_array_equal(before.samples_N, after.samples_N)
         assert before.rate == 16000 and before.seconds > 0
-
-
-def test_the_seed_decides_the_clips(parler):
-    first, again = (parler.generate(PROMPTS, clips=2, seed=5) for _ in range(2))
-    assert all(np.array_equal(a.codes_TK, b.codes_TK) for a, b in zip(first, again, strict=True))
-    other = parler.generate(PROMPTS, clips=2, seed=6)
-    assert any(not np.array_equal(a.codes_TK, b.codes_TK) for a, b in zip(first, other, strict=True))
 
 
 def test_rounds_of_dpo_raise_the_reward(parler):

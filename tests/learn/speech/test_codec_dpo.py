@@ -16,13 +16,15 @@ from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.environments.splits import transcript
-from rlhf_lab.packs.speech.codec_dpo import backends, codec_dpo, preflight, served_audio
+from rlhf_lab.packs.speech import preflight
+from rlhf_lab.packs.speech.codec_dpo import codec_dpo
 from rlhf_lab.packs.speech.codec_dpo.codec_dpo import ClipJudge
 from rlhf_lab.packs.speech.codec_dpo.settings import CodecDPO
 from rlhf_lab.packs.speech.parler.client import SpeechPrompt, SpokenClip
 from rlhf_lab.packs.speech.parler.environment import PARLER
 from rlhf_lab.packs.speech.parler.settings import ParlerTTS
-from rlhf_lab.packs.speech.world.world import SpeechWorld
+from rlhf_lab.packs.speech.world.settings import Speech
+from rlhf_lab.packs.speech.world.speech import SpeechWorld
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute
 
@@ -166,7 +168,7 @@ def judge():
     data = SimpleNamespace(task=lambda prompt: SimpleNamespace(prompt=prompt, metadata={}))
     gates = {"quiet": SimpleNamespace(floor=-0.25)}
     run = SimpleNamespace(data=data, config=SimpleNamespace(reward=SimpleNamespace(gates=gates)))
-    audio = served_audio.ServedAudio((4, 4), SimpleNamespace(render=lambda responses: ["of the data"] * len(responses)))
+    audio = codec_dpo.ServedAudio((4, 4), SimpleNamespace(render=lambda responses: ["of the data"] * len(responses)))
 
     def reward(episodes):
         means_N = np.array([sound.samples_N.mean() for sound in audio.render([e.response for e in episodes])])
@@ -188,7 +190,7 @@ def test_gates_of_the_reward_are_the_guard(judge):
 
 
 def test_audio_of_a_worker_is_resampled_and_other_responses_are_those_of_the_data(judge):
-    episodes = served_audio.episodes_of(judge.run.data, ["p"], [clip(1)])
+    episodes = codec_dpo.episodes_of(judge.run.data, ["p"], [clip(1)])
     judge.audio.keep([episodes[0].response], [sound(0.2, rate=44_100)])
     own, other = judge.audio.render([episodes[0].response, "b1"])
     assert own.rate == 16_000 and own.seconds == pytest.approx(0.1) and other == "of the data"
@@ -196,7 +198,7 @@ def test_audio_of_a_worker_is_resampled_and_other_responses_are_those_of_the_dat
 
 
 def test_prompts_of_both_kinds_of_models():
-    world = SpeechWorld(good=0.5, new_voice=0.0, temperature=0.0, seed=0, sizes=(32, 32, 32, 32))
+    world = SpeechWorld(Speech(codebooks=(32, 32, 32, 32)))
     prompt = transcript("low dark lively question : ta ko ma ne")
     for model, description in (
         (("model=codec",), "low dark lively question"),
@@ -204,10 +206,10 @@ def test_prompts_of_both_kinds_of_models():
     ):
         config = checked("tts_codec_dpo", *model, "reward=acoustic")
         run = SimpleNamespace(data=SimpleNamespace(oracle=world, name="speech"), config=config)
-        assert backends.PromptReader(run)(prompt) == SpeechPrompt("ta ko ma ne", description)
+        assert codec_dpo.prompt_reader(run)(prompt) == SpeechPrompt("ta ko ma ne", description)
     run.data = SimpleNamespace(oracle=None, name="mini_hh")
     with pytest.raises(ConfigError, match="needs the prompts of a speech world, which data=mini_hh does not have"):
-        backends.PromptReader(run)
+        codec_dpo.prompt_reader(run)
 
 
 @pytest.mark.parametrize(
@@ -234,3 +236,21 @@ def test_the_environment_of_parler_is_checked_before_a_run(tmp_path, monkeypatch
     (problem,) = preflight.problems(config)
     assert problem.startswith("model=parler: ") and "parler setup" in problem
     assert preflight.problems(checked("tts_codec_dpo")) == []
+
+
+@pytest.mark.slow
+def test_gold_proxy_and_phone_errors_come_by_category_with_intervals(tmp_path):
+    """In rounds of DPO on codec tokens in this process (`algorithm=dpo_iterative`)."""
+    config = checked("tts_dpo", *sizes.overrides("tts_dpo"), "evaluation.prompts=12", f"outputs={tmp_path}")
+    stage = artifacts.plan(config, "tts_dpo")
+    for part in stage.upstream():
+        execute(part)
+    last = read_json(stage.directory / "result.json")["policies"][-1]["metrics"]
+    assert {"gold", "proxy", "phone_error", "audio_seconds", "gold/new_voice", "proxy/new_voice"} <= last.keys()
+    rows = [row for row in read_jsonl(stage.directory / "evaluation.jsonl") if row["policy"] == "iteration 2"]
+    for category in {row["category"] for row in rows}:
+        golds = [row["gold"] for row in rows if row["category"] == category]
+        estimate = last[f"gold/{category}"]
+        assert estimate["mean"] == pytest.approx(sum(golds) / len(golds)) and estimate["n"] == len(golds)
+        if estimate["clusters"] > 1:  # one prompt has no interval
+            assert estimate["low"] <= estimate["mean"] <= estimate["high"]

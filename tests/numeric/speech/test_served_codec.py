@@ -16,8 +16,7 @@ from rlhf_lab.models.settings import Scratch
 from rlhf_lab.packs.speech.parler.codec_model import CodecModel
 from rlhf_lab.packs.speech.parler.columns import CodecClip, clip_kl
 from rlhf_lab.packs.speech.parler.served_model import OPTIMIZER
-from rlhf_lab.packs.speech.policy.start import codec_policy
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
+from rlhf_lab.packs.speech.policy.start import code_tokenizer, codec_policy
 from rlhf_lab.packs.speech.sound.stream import write_stream
 
 PROMPTS = [("ba du", "low calm"), ("ki", "high glad"), ("ki ba", "low glad")]
@@ -118,7 +117,8 @@ def test_an_adapter_is_read_as_it_was_written(served, tmp_path):
     served.add_adapter({"rank": 2}, seed=0)
     (-served.logps(PROMPTS[0], clips, temperature=1.0)[0].codes_TK.sum()).backward()
     served.step(lr=0.05, weight_decay=0.0, max_grad_norm=1.0)
-    served.save_adapter(tmp_path / "adapter", with_optimizer=True)
+    served.save_adapter(tmp_path / "adapter")
+    served.save_optimizer(tmp_path / "adapter")
     trained = served.logps(PROMPTS[0], clips, temperature=1.0)[0].codes_TK
     for parameter in served.trained():
         parameter.data.zero_()

@@ -8,8 +8,7 @@ import time
 
 import numpy as np
 
-from rlhf_lab.packs.speech.parler.protocol import WorkerMessage, send
-from rlhf_lab.packs.speech.parler.serving import end_with, serve
+from rlhf_lab.packs.speech.parler.protocol import WorkerMessage, end_with, send, serve
 
 
 class Fake:

@@ -1,7 +1,9 @@
 """The seven features on sounds where they are known, and their extraction from many clips."""
 
+import csv
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,19 +11,13 @@ import pytest
 from scipy import fft
 from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_noise
 
-from rlhf_lab.core.errors import ArtifactError, DataError, LabError
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound import features
 from rlhf_lab.packs.speech.sound.audio import level_problem, write_wav
-from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache
-from rlhf_lab.packs.speech.sound.features import (
-    NAMES,
-    content_key,
-    extract,
-    extract_many,
-    fill_undefined,
-)
-from rlhf_lab.packs.speech.sound.phone_models import observe
+from rlhf_lab.packs.speech.sound.command import run
+from rlhf_lab.packs.speech.sound.features import NAMES, FeatureCache, content_key, extract, extract_many, fill_undefined
+from rlhf_lab.packs.speech.sound.recogniser import observe
 from rlhf_lab.packs.speech.sound.spectrum import spectra
 
 
@@ -33,10 +29,6 @@ def test_pitch_sd_of_a_glide():
     """An octave that is even in semitones has the standard deviation 12 / √12."""
     assert measure(harmonics(glide(100, 200)))["pitch_sd"] == pytest.approx(12 / np.sqrt(12), rel=0.02)
     assert measure(tone(120))["pitch_sd"] < 0.01
-
-
-def test_hnr():
-    assert measure(with_noise(tone(150), 12))["hnr"] == pytest.approx(12, abs=0.5)
 
 
 def test_voiced_and_silent_fractions():
@@ -119,12 +111,6 @@ def test_a_clip_without_sound_has_no_other_features(samples):
     assert np.isnan(list(found.values())).all()
 
 
-def test_a_clip_without_voice_has_no_pitch_and_no_hnr():
-    found = measure(np.random.default_rng(0).standard_normal(RATE))
-    assert {name for name, value in found.items() if np.isnan(value)} == {"pitch_sd", "hnr"}
-    assert found["voiced_fraction"] == 0
-
-
 @pytest.mark.parametrize("samples", range(0, 2000, 80))
 def test_any_length_has_finite_features_when_filled(samples):
     rng = np.random.default_rng(samples)
@@ -158,13 +144,6 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(features, "extract", counted)
     return seen
-
-
-def test_files_and_audio_are_the_same(tmp_path):
-    write_wav(tmp_path / "a.wav", CLIPS[0])
-    from_file, from_audio = extract_many([tmp_path / "a.wav", CLIPS[0]])
-    np.testing.assert_allclose(from_file, from_audio, rtol=1e-3, atol=1e-3)
-    assert extract_many([]).shape == (0, 7)
 
 
 def test_clips_of_the_same_content_are_measured_once(measured):
@@ -220,11 +199,11 @@ def test_a_line_that_a_kill_cut_off_is_measured_again(tmp_path, measured):
 
 
 def test_a_long_extraction_is_written_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.packs.speech.sound.feature_cache.SECONDS_BETWEEN_WRITES", 0.0)
-    with FeatureCache(tmp_path / "a.jsonl", 2) as cache:
-        cache.add("first", np.array([1.0, np.nan]))
-        stored = FeatureCache(tmp_path / "a.jsonl", 2).get("first")
-        assert stored[0] == 1 and np.isnan(stored[1])
+    monkeypatch.setattr("rlhf_lab.packs.speech.sound.features.SECONDS_BETWEEN_WRITES", 0.0)
+    cache = FeatureCache(tmp_path / "a.jsonl", 2)
+    cache.add("first", np.array([1.0, np.nan]))
+    stored = FeatureCache(tmp_path / "a.jsonl", 2).features["first"]
+    assert stored[0] == 1 and np.isnan(stored[1])
 
 
 @pytest.mark.parametrize(
@@ -277,3 +256,72 @@ def test_a_constant_offset_changes_no_feature(library):
         observed = observe(Audio(sound_N + np.float32(offset), RATE))
         np.testing.assert_allclose(observed, observe(Audio(sound_N, RATE)), atol=0.1)
     assert level_problem(Audio(np.full(RATE, 0.2, np.float32), RATE)).startswith("is silence")
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Three clips, one of them noise without pitch, one in a folder below."""
+    clips = tmp_path / "clips"
+    (clips / "more").mkdir(parents=True)
+    write_wav(clips / "b.wav", audio(tone(150, 0.3)))
+    write_wav(clips / "more" / "a.WAV", audio(harmonics(glide(100, 200, 0.4))))
+    write_wav(clips / "noise.wav", audio(np.random.default_rng(0).standard_normal(4800)))
+    (clips / "notes.txt").write_text("no audio")
+    return clips
+
+
+def test_a_folder_becomes_a_table(directory, tmp_path, capsys):
+    to = tmp_path / "new" / "features.csv"
+    run([str(directory), f"to={to}"])
+    rows = list(csv.DictReader(to.open()))
+    files = [directory / "b.wav", directory / "more" / "a.WAV", directory / "noise.wav"]
+    assert [row["file"] for row in rows] == list(map(str, files))
+    table_N7 = np.array([[float(row[name] or "nan") for name in NAMES] for row in rows])
+    np.testing.assert_array_equal(table_N7, extract_many(files))
+    assert rows[2]["pitch_sd"] == rows[2]["hnr"] == ""
+    assert len((tmp_path / "new" / "features.csv.cache.jsonl").read_text().splitlines()) == 3
+    printed = capsys.readouterr().out
+    assert "features of 3 clips" in printed and "features.csv: 3 clips" in printed
+    hnr = next(line for line in printed.splitlines() if "hnr" in line)
+    assert hnr.split("│")[-2].strip() == "1"  # undefined
+
+
+def test_another_rate(directory):
+    write_wav(directory / "slow.wav", Audio(audio(tone(150, 0.3)).samples_N, 8000))
+    with pytest.raises(DataError, match=r"1 of 4 files cannot be measured:\n.*slow\.wav has 8000 samples per second"):
+        run([str(directory)])
+    run([str(directory), "resample=true"])
+    run([str(directory / "slow.wav"), "rate=8000"])
+
+
+def test_a_damaged_file_is_named_and_can_be_left_out(directory, tmp_path, capsys):
+    (directory / "d.wav").write_bytes(b"not a WAV file")
+    with pytest.raises(DataError, match=r"d\.wav is damaged(.|\n)*skip them with max_bad_files=1"):
+        run([str(directory), f"to={tmp_path / 'features.csv'}"])
+    run([str(directory), f"to={tmp_path / 'features.csv'}", "max_bad_files=1"])
+    printed = capsys.readouterr().out
+    assert "1 of 4 files are skipped" in printed and "d.wav is damaged" in printed and "features of 3 clips" in printed
+    rows = (tmp_path / "features.csv").read_text().splitlines()[1:]
+    clips = {path.name for path in directory.rglob("*") if path.suffix.lower() == ".wav"}
+    assert {Path(row.split(",")[0]).name for row in rows} == clips - {"d.wav"}
+    with pytest.raises(DataError, match=r"Repair or remove them$"):
+        run([str(directory / "d.wav"), "max_bad_files=9"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["to=x.csv"], "features takes WAV files or directories"),
+        (["CLIPS", "too=x.csv"], "too is not a setting; did you mean to"),
+        (["CLIPS", "rate=fast", "resample=1"], "rate=fast is text, expected a whole number\nresample=1 is"),
+        (["CLIPS", "rate=0"], "rate=0 must be above 0"),
+        (["EMPTY"], "has no .wav files"),
+    ],
+)
+def test_a_wrong_command(directory, tmp_path, words, message):
+    (tmp_path / "empty").mkdir()
+    positions = {"CLIPS": str(directory), "EMPTY": str(tmp_path / "empty")}
+    with pytest.raises(ConfigError) as error:
+        run([positions.get(word, word) for word in words])
+    assert message in str(error.value)
+    assert not list(tmp_path.glob("*.csv"))

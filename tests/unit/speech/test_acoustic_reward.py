@@ -15,16 +15,10 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.packs.speech.reward_models import clip_pairs
 from rlhf_lab.packs.speech.reward_models.acoustic_reward import AcousticRewardModelling, build
+from rlhf_lab.packs.speech.reward_models.clip_pairs import validated, wins
 from rlhf_lab.packs.speech.reward_models.pair_training import epoch_batches, train_on_pairs
 from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
-from rlhf_lab.packs.speech.reward_models.validation import validated, wins
-from rlhf_lab.packs.speech.rewards.feature_model import (
-    MODEL_FILE,
-    FeatureModel,
-    Standardiser,
-    new_network,
-    weighted_sum,
-)
+from rlhf_lab.packs.speech.rewards.acoustic_rm import MODEL_FILE, FeatureModel, Standardiser, new_network, weighted_sum
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, SILENT, HandWeighted
 from rlhf_lab.packs.speech.sound.features import NAMES
 from rlhf_lab.stages.execute import execute
@@ -60,9 +54,9 @@ def test_loss_and_first_step_against_a_reference_by_hand():
     def scores(indices):
         return network(rows[list(indices)]).squeeze(-1).unbind(1)
 
-    settings = {"pairs": 9, "epochs": 1, "batch_size": 9, "weight_decay": 0.0, "seed": 0}
+    settings = AcousticReward(epochs=1, batch_size=9, weight_decay=0.0)
     parameters = [{"params": list(network.parameters()), "lr": 0.01}]
-    train_on_pairs(scores, parameters, **settings, log=lambda *row: logged.append(row))
+    train_on_pairs(scores, parameters, settings, 9, seed=0, log=lambda *row: logged.append(row), title="test")
     assert logged == [(1, pytest.approx(loss, abs=1e-12), pytest.approx((margin_P > 0).mean()))]
     stepped_F = network[0].weight.detach().numpy()[0]
     assert stepped_F == pytest.approx(weights_F - 0.01 * np.sign(gradient_F), abs=1e-7)
@@ -70,11 +64,10 @@ def test_loss_and_first_step_against_a_reference_by_hand():
 
 def test_a_diverged_loss_ends_training():
     parameter = torch.nn.Parameter(torch.tensor(float("nan")))
-    settings = {"pairs": 2, "epochs": 1, "batch_size": 2, "weight_decay": 0.0, "seed": 0}
+    settings = AcousticReward(epochs=1, batch_size=2)
+    diverged = lambda indices: (parameter * torch.ones(2), torch.ones(2))  # noqa: E731
     with pytest.raises(NumericError, match=r"lower algorithm\.lr"):
-        train_on_pairs(
-            lambda indices: (parameter * torch.ones(2), torch.ones(2)), [{"params": [parameter], "lr": 1}], **settings
-        )
+        train_on_pairs(diverged, [{"params": [parameter]}], settings, 2, seed=0, log=print, title="test")
 
 
 def test_every_pass_takes_every_pair_once():

@@ -12,8 +12,9 @@ from synthetic_audio import RATE, audio, glide, harmonics, silence, with_noise
 
 from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.rewards import dnsmos, preflight
-from rlhf_lab.packs.speech.rewards.opinion_scores import opinion_scores
+from rlhf_lab.packs.speech import preflight
+from rlhf_lab.packs.speech.reward_models.clip_pairs import opinion_scores
+from rlhf_lab.packs.speech.rewards import dnsmos
 from rlhf_lab.packs.speech.rewards.settings import OpinionScore
 
 CLIP = audio(with_noise(harmonics(glide(100, 200)), 20))

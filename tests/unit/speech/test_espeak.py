@@ -21,28 +21,25 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.packs.speech.rewards.intelligibility import target_phones
 from rlhf_lab.packs.speech.sound.audio import RATE
 from rlhf_lab.packs.speech.sound.espeak import PROGRAM, Espeak, EspeakOptions
-from rlhf_lab.packs.speech.world import english_world, gold
-from rlhf_lab.packs.speech.world.english_delivery import (
+from rlhf_lab.packs.speech.world import espeak, gold
+from rlhf_lab.packs.speech.world.english import (
     DEFECTS,
-    OF_THE_VOICE,
-    EnglishDelivery,
-    EspeakReader,
-    draw_english_delivery,
-    options_for,
-)
-from rlhf_lab.packs.speech.world.english_prompts import (
     HELD_OUT,
     HELD_OUT_VOICE,
+    OF_THE_VOICE,
     STYLES,
     TRAINING_VOICES,
     VOICES,
+    EnglishDelivery,
     EnglishUtterance,
+    EspeakReader,
+    draw_english_delivery,
     draw_english_utterance,
+    options_for,
     read_english_prompt,
     words_of,
 )
-from rlhf_lab.packs.speech.world.english_world import POINTS, EnglishWorld, prosody_gold
-from rlhf_lab.packs.speech.world.espeak import build
+from rlhf_lab.packs.speech.world.espeak import POINTS, EnglishWorld, build, prosody_gold
 from rlhf_lab.packs.speech.world.prompts import NEW_VOICE
 from rlhf_lab.packs.speech.world.settings import EspeakData as Settings
 
@@ -73,13 +70,13 @@ def install(directory: Path, patch: pytest.MonkeyPatch) -> Path:
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The log of the stand-in, which is installed; the codec of its worlds is fitted on few clips."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(english_world, "FITTED_CLIPS", 24)
+        patch.setattr(espeak, "FITTED_CLIPS", 24)
         yield install(tmp_path_factory.mktemp("espeak"), patch)
 
 
 @pytest.fixture(scope="module")
 def world(calls: Path) -> EnglishWorld:
-    return EnglishWorld(good=0.25, new_voice=0.5, temperature=0.5, seed=0, espeak=Espeak(), sizes=SIZES)
+    return EnglishWorld(Settings(test_voice=0.5, codebooks=SIZES))
 
 
 def made(calls: Path) -> list[list[str]]:
@@ -130,8 +127,8 @@ def test_a_text_is_said_once_for_the_same_options_and_version(monkeypatch, tmp_p
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path):
     calls = install(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
-    espeak = Espeak(tmp_path / "file" / "below")
-    assert np.array_equal(espeak.say("Hello", OPTIONS), espeak.say("Hello", OPTIONS))
+    program = Espeak(tmp_path / "file" / "below")
+    assert np.array_equal(program.say("Hello", OPTIONS), program.say("Hello", OPTIONS))
     assert len(made(calls)) == 2
 
 

@@ -15,17 +15,15 @@ from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.packs.speech.reward_models.recogniser import build as fit_stage
 from rlhf_lab.packs.speech.reward_models.settings import RecogniserStage
 from rlhf_lab.packs.speech.rewards import acoustic, acoustic_rm, intelligibility, wav2vec2
+from rlhf_lab.packs.speech.rewards.acoustic_rm import FeatureModel, Standardiser, new_network
 from rlhf_lab.packs.speech.rewards.clips import features_of
-from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel, Standardiser, new_network
 from rlhf_lab.packs.speech.rewards.settings import AcousticModel, HandWeighted, IntelligibilityTerm, SpeechEncoder
-from rlhf_lab.packs.speech.rewards.speech_encoder import SpeechModel, SpeechScorer, load_trunk
+from rlhf_lab.packs.speech.rewards.wav2vec2 import SpeechModel, SpeechScorer, load_trunk
+from rlhf_lab.packs.speech.sound.codec import StreamRenderer
 from rlhf_lab.packs.speech.sound.features import NAMES
 from rlhf_lab.packs.speech.sound.stream import write_stream
-from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.combine import combine, nodes
 from rlhf_lab.rewards.graph import GraphReward
-from rlhf_lab.rewards.rules.settings import Gold
 from rlhf_lab.rewards.settings import RewardGraph
 
 PHONES = "aeious_"
@@ -177,18 +175,6 @@ def test_what_is_silent_is_worth_what_is_stated(corpus):
     assert scores[0] > -4.5
 
 
-def test_a_gate_by_hand():
-    """Below the floor: `below`, whatever the sum; a response that the gate leaves unscored has not passed it."""
-    gate = IntelligibilityTerm(floor=-0.5, below=-3.0, weight=0.0)
-    settings = RewardGraph(terms={"a": Gold(weight=2.0), "guard": gate}, temperature=2.0)
-    parts = {"a": np.array([1.0, 1.0, 5.0, 1.0]), "guard": np.array([-0.4, -0.5, -0.6, np.nan])}
-    assert combine(parts, settings)[:3].tolist() == [1.0, 1.0, -1.5]
-    assert np.isnan(combine(parts, settings)[3])
-    assert nodes(settings) == ["a", "guard"]
-    ungated = RewardGraph(terms={"a": Gold(weight=2.0), "guard": IntelligibilityTerm()})
-    assert combine(parts, ungated)[:3] == pytest.approx([1.6, 1.5, 9.4])
-
-
 def test_what_a_clip_has_to_say_is_stated_by_its_row():
     assert intelligibility.target_phones({"text": "ta ko"}, "p") == list("tako")
     with pytest.raises(DataError, match="has no column text"):
@@ -215,12 +201,6 @@ def test_terms_and_stages_that_listen_need_speech(term):
     stage = {"intelligibility": "recogniser", "wav2vec2": "wav2vec2_reward"}.get(term, "acoustic_reward")
     with pytest.raises(ConfigError, match=f"algorithm={stage} needs responses that are audio.*data=.*speech"):
         checked("reward_model", f"algorithm={stage}", "needs.policy=null")
-
-
-def test_replies_that_are_text_cannot_be_heard():
-    corpus = Corpus("mini_hh", [], [], "")
-    with pytest.raises(ConfigError, match="reward=acoustic needs audio, but the responses of data=mini_hh are text"):
-        acoustic.build(HandWeighted(), run_on(corpus))
 
 
 def test_a_recipe_may_name_models_of_rewards_that_it_does_not_choose():

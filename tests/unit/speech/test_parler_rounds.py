@@ -10,24 +10,21 @@ import pytest
 import torch
 
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.files import read_jsonl, replacing
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.parler.client import SpeechPrompt, SpokenClip
 from rlhf_lab.packs.speech.parler.command import read_prompts, run
-from rlhf_lab.packs.speech.parler.rounds import DpoSettings, NoPairs, best_and_worst, run_dpo, score
+from rlhf_lab.packs.speech.parler.rounds import (
+    DpoSettings,
+    NoPairs,
+    RoundMetrics,
+    TrainingProgress,
+    run_dpo,
+    score,
+)
 
 PROMPT = SpeechPrompt("Hello.", "A voice.")
 AUDIO = [Audio(np.zeros(800, np.float32), 8000)] * 3
-
-
-def clips(count: int) -> list[SpokenClip]:
-    return [SpokenClip(PROMPT, np.full((1, 2), n), True, np.zeros((1, 2)), 0.0) for n in range(count)]
-
-
-def test_the_best_and_the_worst_of_each_prompt():
-    spoken = clips(9)
-    scores = np.array([0.1, 0.9, 0.5, 2, 2, 2, -3, -1, -2], dtype=float)
-    pairs = best_and_worst(spoken, scores, clips_of_each=3)
-    assert [(spoken.index(pair.chosen), spoken.index(pair.rejected)) for pair in pairs] == [(1, 0), (7, 6)]
 
 
 class OneWeight:
@@ -93,34 +90,28 @@ def test_scores_that_are_no_scores(scores, says):
         score(lambda prompts, audio: scores, [PROMPT] * 3, AUDIO)
 
 
-def test_settings_that_make_no_sense_are_all_named():
-    with pytest.raises(ConfigError) as error:
-        DpoSettings(rounds=0, clips=1, beta=0.0, lr=-1.0)
-    assert [problem.split("=")[0] for problem in error.value.problems] == ["rounds", "clips", "beta", "lr"]
-
-
 def test_prompts_of_a_file(tmp_path):
     file = tmp_path / "prompts.jsonl"
     rows = [{"text": "Hello.", "description": "A voice.", "category": "greeting"}, {"text": "No.", "description": ""}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows[:1]))
-    assert read_prompts(file) == [PROMPT]
+    assert read_prompts(str(file)) == [PROMPT]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"row 2: .* is not a prompt; expected the form \{"):
-        read_prompts(file)
+    with pytest.raises(DataError, match=r"row 2 is not a prompt; expected the form \{"):
+        read_prompts(str(file))
     separated = {"text": "Hello.\u2028Bye.", "description": "A voice."}  # JSON may contain this line separator
     file.write_text(json.dumps(separated, ensure_ascii=False) + "\n")
-    assert [prompt.text for prompt in read_prompts(file)] == ["Hello.\u2028Bye."]
+    assert [prompt.text for prompt in read_prompts(str(file))] == ["Hello.\u2028Bye."]
     file.write_text(json.dumps(rows[0]), encoding="utf-8-sig")
-    assert read_prompts(file) == [PROMPT]
+    assert read_prompts(str(file)) == [PROMPT]
     file.write_text(json.dumps({**rows[0], "text": "Grüße."}, ensure_ascii=False), encoding="latin-1")
-    with pytest.raises(DataError, match=r"is not UTF-8 .*; save it in that encoding"):
-        read_prompts(file)
+    with pytest.raises(DataError, match="row 1 is not a prompt"):
+        read_prompts(str(file))
     file.write_text("hello\n")
-    with pytest.raises(DataError, match="row 1: 'hello' is not a prompt"):
-        read_prompts(file)
+    with pytest.raises(DataError, match="row 1 is not a prompt"):
+        read_prompts(str(file))
     file.write_text("")
     with pytest.raises(DataError, match="has no prompts"):
-        read_prompts(file)
+        read_prompts(str(file))
 
 
 @pytest.mark.parametrize(
@@ -140,3 +131,63 @@ def test_wrong_commands(words, says):
     with pytest.raises(ConfigError) as error:
         run(words)
     assert any(says in problem for problem in error.value.problems), error.value.problems
+
+
+ORIGIN = {"lr": 1e-5, "betas": (0.9, 0.95)}
+
+
+class Saves:
+    """Parler whose weights are a text, with its own atomic saving."""
+
+    has_adapter = False
+
+    def __init__(self):
+        self.fails = False
+
+    def save(self, directory, *, with_optimizer, files):
+        with replacing(directory) as temporary:
+            temporary.mkdir()
+            (temporary / "weights").write_text(f"optimizer={with_optimizer}")
+            if self.fails:
+                raise OSError("no room")
+            for name, text in files.items():
+                (temporary / name).write_text(text)
+
+
+def finished_round(number):
+    return RoundMetrics(number, 1.0, 2.0, 0.0, 0.0, 1.5, 0.0, 4, 1, 0.69, 0.0, 1.0)
+
+
+def test_finished_rounds_are_found_again(tmp_path):
+    progress = TrainingProgress(tmp_path / "to", ORIGIN)
+    assert progress.rounds == []
+    progress.save(Saves(), finished_round(1), is_last=False)
+    (tmp_path / "to" / "rounds.jsonl").unlink()  # killed between the model and this file
+    found = TrainingProgress(tmp_path / "to", ORIGIN)
+    assert [row["round"] for row in found.rounds] == [1]
+    assert read_jsonl(tmp_path / "to" / "rounds.jsonl") == found.rounds
+    assert (found.model / "weights").read_text() == "optimizer=True"
+    found.save(Saves(), finished_round(2), is_last=True)
+    assert [row["round"] for row in TrainingProgress(tmp_path / "to", ORIGIN).rounds] == [1, 2]
+    assert (found.model / "weights").read_text() == "optimizer=False"
+
+
+def test_a_round_that_was_not_saved_does_not_count(tmp_path):
+    progress = TrainingProgress(tmp_path / "to", ORIGIN)
+    progress.save(Saves(), finished_round(1), is_last=False)
+    failing = Saves()
+    failing.fails = True
+    with pytest.raises(Exception, match="no room"):
+        progress.save(failing, finished_round(2), is_last=True)
+    assert len(TrainingProgress(tmp_path / "to", ORIGIN).rounds) == 1
+    assert len(read_jsonl(tmp_path / "to" / "rounds.jsonl")) == 1
+
+
+def test_another_training_and_a_directory_of_something_else_are_refused(tmp_path):
+    TrainingProgress(tmp_path / "to", ORIGIN).save(Saves(), finished_round(1), is_last=False)
+    with pytest.raises(ConfigError, match="has a training with other values of guard, lr; repeat its command"):
+        TrainingProgress(tmp_path / "to", {**ORIGIN, "lr": 1e-4, "guard": "b.py"})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.json").write_text(json.dumps({}))
+    with pytest.raises(ConfigError, match=r"is not empty and has no model/training\.json; name a new directory"):
+        TrainingProgress(tmp_path / "mine", ORIGIN)

@@ -5,6 +5,7 @@ import pytest
 from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_noise
 
 from rlhf_lab.core.media import Audio
+from rlhf_lab.packs.speech.sound.frame_grid import first_start, frames
 from rlhf_lab.packs.speech.sound.periodicity import PitchTracking, periodicity
 
 RATIOS = (0, 2, 5, 10, 15, 20, 25)
@@ -116,3 +117,10 @@ def test_praat_says_the_same():
     harmonicity = praat.to_harmonicity_ac(time_step=0.01, minimum_pitch=75, periods_per_window=4.5)
     recognised = harmonicity.values[harmonicity.values > -200]
     assert abs(recognised.mean() - ours.mean_hnr) < 1.5
+
+
+def test_windows_lie_around_the_centres_of_hops():
+    """Windows of 6 samples, every 2: centres at 1, 3, 5, 7; zeros beyond the clip."""
+    expected = [[0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [3, 4, 5, 6, 7, 8], [5, 6, 7, 8, 0, 0]]
+    np.testing.assert_array_equal(frames(np.arange(1, 9), window=6, hop=2), expected)
+    assert first_start(6, 2) == 2

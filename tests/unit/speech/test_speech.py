@@ -14,33 +14,16 @@ from rlhf_lab.environments.splits import SPLITS, split_of
 from rlhf_lab.packs.speech.sound.periodicity import periodicity
 from rlhf_lab.packs.speech.sound.renderer import render
 from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
-from rlhf_lab.packs.speech.sound.voice_frames import band_centres
 from rlhf_lab.packs.speech.world import gold
 from rlhf_lab.packs.speech.world.clip_world import MEASURES
 from rlhf_lab.packs.speech.world.delivery import DEFECTS, Delivery, draw_delivery, perform
-from rlhf_lab.packs.speech.world.phones import (
-    HELD_OUT_VOICE,
-    PHONES,
-    TRAINING_VOICES,
-    VOICES,
-    VOWELS,
-    envelope,
-)
-from rlhf_lab.packs.speech.world.prompts import (
-    CATEGORIES,
-    NEW_VOICE,
-    STYLES,
-    Utterance,
-    draw_utterance,
-    read_prompt,
-)
+from rlhf_lab.packs.speech.world.phones import HELD_OUT_VOICE, TRAINING_VOICES, VOICES, VOWELS
+from rlhf_lab.packs.speech.world.prompts import CATEGORIES, NEW_VOICE, STYLES, Utterance, draw_utterance, read_prompt
 from rlhf_lab.packs.speech.world.recogniser import phone_error, recognise
 from rlhf_lab.packs.speech.world.settings import Speech
-from rlhf_lab.packs.speech.world.speech import build, statistics
-from rlhf_lab.packs.speech.world.world import SpeechWorld
+from rlhf_lab.packs.speech.world.speech import SpeechWorld, build, statistics
 
-DIALS = {"good": 0.25, "new_voice": 0.25, "temperature": 0.5, "seed": 0}
-WORLD = SpeechWorld(**DIALS)
+WORLD = SpeechWorld(Speech())
 PROMPT = "\n\nHuman: low dark lively question : ta ko ma ne\n\nAssistant:"
 ASKED = Utterance("low dark", "lively", "question", (("ta", "ko"), ("ma", "ne")))
 
@@ -116,21 +99,6 @@ def test_texts_and_the_held_out_voice_are_never_in_training(pairs):
 # Style of the speech
 
 
-def test_phones_are_distinct_in_every_voice():
-    for voice in VOICES.values():
-        shapes = np.stack([envelope(phone, voice) for phone in PHONES])
-        distance = np.sqrt(((shapes[:, None] - shapes) ** 2).mean(2)) + 100 * np.eye(len(shapes))
-        assert distance.min() > 1.5  # dB
-
-
-def test_a_short_tract_moves_resonances_up():
-    """The second resonance of "i" lies near 2,250 Hz × .93 and × 1.10: the strongest band above 1,200 Hz."""
-    centres = band_centres()
-    high = centres > 1200
-    strongest = {name: centres[high][envelope("i", VOICES[name])[high].argmax()] for name in ("low dark", "low bright")}
-    assert strongest["low dark"] < strongest["low bright"]
-
-
 def voiced_semitones(utterance: Utterance, delivery: Delivery | None = None) -> np.ndarray:
     frames = perform(utterance, delivery)
     return 12 * np.log2(frames.f0_T[frames.voiced_T] / utterance.speaker.pitch)
@@ -179,11 +147,6 @@ def test_defects_do_what_they_are_called():
     assert voiced_semitones(ASKED, Delivery("wild", 1.0)).std() > voiced_semitones(ASKED).std() + 1
     flatness = {name: frames.envelope_TD.std(0).mean() for name, frames in (("plain", simple), *text.items())}
     assert flatness["mumbled"] < 0.5 * flatness["plain"]
-
-
-def test_at_severity_0_a_defect_is_not_there():
-    for name in DEFECTS:
-        assert np.array_equal(perform(ASKED, Delivery(name, 0.0)).f0_T, perform(ASKED).f0_T)
 
 
 def test_shares_of_defects():
@@ -288,13 +251,6 @@ def test_the_recogniser(utterances):
     assert all(set(phones[1::2]) <= set(VOWELS) for phones in recognised if phones[0] not in VOWELS)
 
 
-@pytest.mark.parametrize(
-    ("heard", "error"), [("takomane", 0), ("tako", 0.5), ("takomanu", 0.125), ("", 1), ("takomanemane", 0.5)]
-)
-def test_phone_errors_by_hand(heard, error):
-    assert phone_error("takomane", heard) == error
-
-
 # The listener
 
 
@@ -308,7 +264,7 @@ def test_the_listener_is_bradley_terry_on_gold():
     assert 0.5 < probability[0] < 0.99
     assert wins.mean() == pytest.approx(probability[0], abs=0.04)
     assert (wins == WORLD.prefer([PROMPT] * n, [good] * n, [bad] * n, seed=3)[0]).all()
-    noiseless = SpeechWorld(**DIALS | {"temperature": 0})
+    noiseless = SpeechWorld(Speech(temperature=0))
     assert noiseless.prefer([PROMPT], [good], [bad], seed=0)[1].tolist() == [1.0]
 
 
@@ -321,9 +277,10 @@ def test_the_listener_agrees_with_gold_as_often_as_computed(pairs):
     assert np.mean(agrees) == pytest.approx(computed, abs=3 * np.sqrt(0.8 * 0.2 / 500))
 
 
-def test_bad_dials_and_calls():
-    with pytest.raises(ConfigError, match=r"good=2[^\n]*\n[^\n]*temperature=-1"):
-        SpeechWorld(**DIALS | {"good": 2, "temperature": -1})
+def test_bad_settings_and_calls():
+    for sizes in ((64, 64, 64), (64, 64, 18, 64)):
+        with pytest.raises(ConfigError, match="codebooks"):
+            Speech(codebooks=sizes)
     with pytest.raises(DataError, match="use train or test"):
         WORLD.sample(1, "valid")
     with pytest.raises(DataError, match="2 prompts and 1 responses"):
@@ -371,12 +328,6 @@ def test_seeds_change_the_clips_and_not_the_codec():
     assert not {pair.chosen for pair in first.train} & {pair.chosen for pair in second.train}
     more = build(replace(SMALL, train_pairs=70))
     assert [pair.chosen for pair in more.train[:60]] == [pair.chosen for pair in first.train]
-
-
-@pytest.mark.parametrize("sizes", [(64, 64, 64), (64, 64, 18, 64)])
-def test_codebooks_that_are_none(sizes):
-    with pytest.raises(ValueError, match="codebooks"):
-        Speech(codebooks=sizes)
 
 
 def test_documented_numbers_of_the_default_corpus():

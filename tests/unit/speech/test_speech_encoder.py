@@ -15,7 +15,7 @@ from rlhf_lab.core.media import Audio
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.packs.speech.reward_models.settings import Wav2Vec2Reward
 from rlhf_lab.packs.speech.reward_models.wav2vec2_reward import build, pair_scores
-from rlhf_lab.packs.speech.rewards.speech_encoder import (
+from rlhf_lab.packs.speech.rewards.wav2vec2 import (
     FILE,
     TINY,
     SpeechModel,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support import checked, planned
+from synthetic_runs import write_run
 from transformers import AutoConfig
 
 from rlhf_lab.core.errors import ConfigError
@@ -20,20 +22,23 @@ from rlhf_lab.models.families import families, family_of, names
 from rlhf_lab.packs.speech import PACK
 from rlhf_lab.packs.speech.parler.environment import PARLER
 from rlhf_lab.packs.speech.policy.family import CODEC
+from rlhf_lab.packs.speech.report import acoustics
 from rlhf_lab.packs.speech.rewards.criteria import SPEECH
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, IntelligibilityTerm
 from rlhf_lab.packs.speech.sound.audio import read_audio
-from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
+from rlhf_lab.packs.speech.sound.codec import StreamRenderer
+from rlhf_lab.results.rundir import read_run
 from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.criteria.sets import criteria_of
 from rlhf_lab.rewards.rules.settings import Gold
 from rlhf_lab.rewards.settings import RewardGraph
+from rlhf_lab.statistics.estimates import Estimate
 
 
 def test_it_is_found_and_what_it_names_is_there():
     assert PACK in packs()
     references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.reward_files.values(), *PACK.criteria]
-    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.answers:recognised_phones"} <= {
+    assert {"rlhf_lab.packs.speech.commands:parler_command", "rlhf_lab.packs.speech.report:recognised_phones"} <= {
         *references
     }
     for reference in (*references, CODEC.new_policy, CODEC.decoder):
@@ -108,16 +113,17 @@ def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate, passing, at_flo
     settings = RewardGraph(
         terms={"gold": Gold(), "gate": IntelligibilityTerm(weight=weight, floor=-0.5, below=-3.0)}, aggregate=aggregate
     )
-    parts = {"gold": np.array([1.0, 1.0, 1.0]), "gate": np.array([0.0, -0.9, -0.5])}
+    parts = {"gold": np.ones(4), "gate": np.array([0.0, -0.9, -0.5, np.nan])}
     reward_N = combine(parts, settings)
-    assert reward_N.tolist() == [passing, -3.0, at_floor]
-    assert unverified(reward_N, parts, settings).tolist() == [0.0, -3.0, rest_at_floor]
+    assert reward_N[:3].tolist() == [passing, -3.0, at_floor]
+    assert np.isnan(reward_N[3])  # a response that the gate leaves unscored has not passed it
+    assert unverified(reward_N, parts, settings)[:3].tolist() == [0.0, -3.0, rest_at_floor]
 
 
 def test_the_code_of_the_codec_family_counts_in_every_stage_that_uses_its_model():
     for stage in planned("tts_dpo").upstream():
         files = {label.partition(":")[0] for label in stage.code}
-        parts = ("codec_lm", "decoder", "delay_pattern", "start", "tokenizer")
+        parts = ("codec_lm", "decoder", "start")
         missing = {f"rlhf_lab/packs/speech/policy/{part}.py" for part in parts} - files
         assert not missing, stage.recipe
     for stage in planned("dpo").upstream():
@@ -136,3 +142,21 @@ def test_the_code_of_the_codec_family_counts_in_every_stage_that_uses_its_model(
 def test_the_code_of_criteria_and_of_reward_files_counts_in_stages_that_use_them(words, file, counts):
     """They are named in the pack as text, which the digest of a stage's code does not follow."""
     assert (f"rlhf_lab/packs/speech/rewards/{file}" in planned(*words).code) == counts
+
+
+def test_every_group_of_numbers_is_a_figure(tmp_path):
+    directory = write_run(tmp_path, policies=())
+    result = json.loads((directory / "result.json").read_text())
+    estimate = Estimate(0.2, 0.1, 0.3, 200, 100).to_dict()
+
+    def acoustics_of(*names):
+        metrics = dict.fromkeys(names, estimate)
+        (directory / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
+        return acoustics(read_run(directory))
+
+    assert acoustics_of("accuracy") is None
+    section = acoustics_of("accuracy", "feature_spearman/hnr", "feature_spearman/pitch_sd", "phone_error/chosen")
+    assert [figure.title for figure in section.figures] == [
+        "Rank correlation of features with the truth, held-out clips",
+        "Phone errors of the recogniser, held-out clips",
+    ]

@@ -14,11 +14,11 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.data.generated import read_generated
-from rlhf_lab.packs.speech.preferences import tts_preferences
-from rlhf_lab.packs.speech.preferences.settings import TTSPreferences
-from rlhf_lab.packs.speech.preferences.tts_preferences import ClipPreferences, best_and_worst
+from rlhf_lab.packs.speech.reward_models import tts_preferences
+from rlhf_lab.packs.speech.reward_models.settings import TTSPreferences
+from rlhf_lab.packs.speech.reward_models.tts_preferences import ClipPreferences, best_and_worst
 from rlhf_lab.packs.speech.world.delivery import Delivery
-from rlhf_lab.packs.speech.world.english_prompts import HELD_OUT, TEXTS
+from rlhf_lab.packs.speech.world.english import HELD_OUT, TEXTS
 from rlhf_lab.packs.speech.world.prompts import CATEGORIES, STYLES, read_prompt
 from rlhf_lab.packs.speech.world.settings import EspeakData
 

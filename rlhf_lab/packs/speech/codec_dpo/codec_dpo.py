@@ -7,35 +7,157 @@ in Hugging Face's format, and `adapter/` its adapter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.media import Audio
+from rlhf_lab.core.media import Audio, Renderer
+from rlhf_lab.core.types import Corpus
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, EpisodeLog
-from rlhf_lab.packs.speech.codec_dpo.backends import PromptReader, open_worker, served_corpus
-from rlhf_lab.packs.speech.codec_dpo.served_audio import ServedAudio, episodes_of
 from rlhf_lab.packs.speech.codec_dpo.settings import CodecDPO
-from rlhf_lab.packs.speech.parler.client import CodecWorker, SpeechPrompt, SpokenClip
-from rlhf_lab.packs.speech.parler.progress import TrainingProgress
-from rlhf_lab.packs.speech.parler.rounds import ClipScores, DpoSettings, RoundMetrics, run_round, why_no_pairs
+from rlhf_lab.packs.speech.parler.client import CodecWorker, LabCodec, Parler, SpeechPrompt, SpokenClip
+from rlhf_lab.packs.speech.parler.rounds import (
+    ClipScores,
+    DpoSettings,
+    RoundMetrics,
+    TrainingProgress,
+    run_round,
+    why_no_pairs,
+)
 from rlhf_lab.packs.speech.parler.served_model import OPTIMIZER
+from rlhf_lab.packs.speech.parler.settings import ParlerTTS
+from rlhf_lab.packs.speech.sound.audio import RATE, change_rate, write_wav
+from rlhf_lab.packs.speech.sound.codec import StreamRenderer
+from rlhf_lab.packs.speech.sound.stream import write_stream
+from rlhf_lab.packs.speech.world.clip_world import clip_world_of
 from rlhf_lab.rewards.graph import GraphReward, build_reward
 from rlhf_lab.training.run import Result, Run
 
 
-class ClipJudge:
-    """Scores the clips of a worker with a reward graph. Clips that one of its gates refuses are never preferred.
+class ServedAudio:
+    """Renderer of clips that a worker has decoded. Other responses are rendered by the renderer of the data.
 
     Args:
-        run: the run, whose data have the audio of the worker.
-        reward: the reward graph.
+        sizes: number of codes of each codebook of the worker's model.
+        of_data: renderer of the data, which decodes the clips of its pairs.
     """
+
+    def __init__(self, sizes: tuple[int, ...], of_data: Renderer):
+        self.sizes = sizes
+        self.of_data = of_data
+        self._audio: dict[str, Audio] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        return self.of_data.fingerprint
+
+    def require_model(self, config: Any) -> None:
+        self.of_data.require_model(config)
+
+    def write(self, path: Path, audio: Audio) -> None:
+        write_wav(path, audio)
+
+    def keep(self, responses: Sequence[str], audio: Sequence[Audio]) -> None:
+        """Keep the audio of these responses instead of that of earlier ones, at the rate that rewards expect."""
+        self._audio = {}
+        for response, clip in zip(responses, audio, strict=True):
+            samples_N = clip.samples_N if clip.rate == RATE else change_rate(clip.samples_N, clip.rate, RATE)
+            self._audio[response] = Audio(samples_N, RATE)
+
+    def render(self, responses: Sequence[str]) -> list[Audio]:
+        """Return the audio of each response."""
+        others = [response for response in responses if response not in self._audio]
+        rendered = dict(zip(others, self.of_data.render(others), strict=True)) if others else {}
+        return [self._audio.get(response) or rendered[response] for response in responses]
+
+
+def episodes_of(corpus: Corpus, prompts: Sequence[str], clips: Sequence[SpokenClip]) -> list[Episode]:
+    """Return clips as episodes whose response is the stream of their codes. A token is a code, or the end of a clip."""
+    episodes = []
+    for prompt, clip in zip(prompts, clips, strict=True):
+        tokens = [*clip.codes_TK.flatten().tolist(), *([-1] if clip.is_finished else [])]
+        logps = [*clip.logps_TK.flatten().tolist(), *([clip.end_logp] if clip.is_finished else [])]
+        episodes.append(
+            Episode(
+                corpus.task(prompt),
+                prompt,
+                write_stream(clip.codes_TK),
+                segments=(Segment(tokens, sampled=True, logps=logps),),
+                finished=clip.is_finished,
+            )
+        )
+    return episodes
+
+
+def open_worker(settings: CodecDPO, run: Run) -> CodecWorker:
+    """Start the worker of the run's model, with a new adapter if `model.lora.rank` is set."""
+    model = run.config.model
+    # fully trained weights are float32, as in every other stage
+    dtype = model.stored("policy") if model.lora.rank else "float32"
+    common: dict[str, Any] = {"dtype": dtype, "device": run.device, "max_frames": settings.max_frames}
+    worker: CodecWorker
+    if isinstance(model, ParlerTTS):
+        worker = Parler(
+            model.path, description_tokenizer=model.description_tokenizer, timeout_s=model.timeout_s, **common
+        )
+    else:
+        worker = LabCodec(run.needs["policy"], codec=_write_codec(run), **common)
+    if model.lora.rank:
+        worker.add_adapter(model.lora, seed=run.seed("adapter"))
+    return worker
+
+
+def served_corpus(run: Run, worker: CodecWorker) -> Corpus:
+    """Return the run's data with the audio that the worker decodes.
+
+    The data keep their oracle only with `model=codec`: Parler-TTS has other codes than those that the oracle grades.
+    """
+    renderer = run.data.renderer
+    assert renderer is not None, "data with the capability AUDIO have a renderer"
+    served = ServedAudio((worker.size,) * worker.codebooks, renderer)
+    oracle = None if isinstance(run.config.model, ParlerTTS) else run.data.oracle
+    return replace(run.data, renderer=served, oracle=oracle)
+
+
+def prompt_reader(run: Run) -> Callable[[str], SpeechPrompt]:
+    """Return a function that reads a prompt of the run's speech world in the form that the run's model expects."""
+    world = clip_world_of(run.data, "codec_dpo")
+    speaks_english = isinstance(run.config.model, ParlerTTS)
+
+    def read(prompt: str) -> SpeechPrompt:
+        if speaks_english:
+            utterance = world.read_prompt(prompt)
+            return SpeechPrompt(utterance.text, utterance.metadata()["description"])
+        # a model of the lab was trained on the transcript itself: "low dark lively question : ta ko ma ne"
+        content = prompt.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
+        description, _, text = content.partition(" : ")
+        return SpeechPrompt(text, description)
+
+    return read
+
+
+def _write_codec(run: Run) -> Path:
+    renderer = run.data.renderer
+    if not isinstance(renderer, StreamRenderer):
+        raise ConfigError(
+            f"model=codec needs the codec of a speech world, which data={run.data.name} does not have; use data=speech"
+        )
+    directory = run.directory / "codec"
+    renderer.codec.save(directory)
+    return directory
+
+
+class ClipJudge:
+    """Scores the clips of a worker with a reward graph. Clips that one of its gates refuses are never preferred."""
 
     def __init__(self, run: Run, audio: ServedAudio, reward: GraphReward):
         self.run, self.audio, self.reward = run, audio, reward
-        self.gates = run.config.reward.gates
 
     def __call__(self, prompts: Sequence[str], clips: Sequence[SpokenClip], audio: Sequence[Audio]) -> ClipScores:
         """Score the clips. Raises DataError for a clip that the reward does not score."""
@@ -47,7 +169,7 @@ class ClipJudge:
             prompt = prompts[unscored[0]].strip()
             raise DataError(f"the reward did not score a clip of {prompt!r}; training needs the score of every clip")
         is_refused_N = np.zeros(len(clips), dtype=bool)
-        for name, gate in self.gates.items():
+        for name, gate in self.run.config.reward.gates.items():
             is_refused_N |= batch.parts[name] < gate.floor
         return ClipScores(batch.total_N, is_refused_N)
 
@@ -56,19 +178,12 @@ class ClipEvaluator(EpisodeLog):
     """Evaluates the policy in a worker on held-out prompts."""
 
     def __init__(
-        self,
-        run: Run,
-        worker: CodecWorker,
-        audio: ServedAudio,
-        reward: GraphReward,
-        reader: PromptReader,
-        *,
-        temperature: float,
+        self, run: Run, worker: CodecWorker, judge: ClipJudge, spoken: Callable[[str], SpeechPrompt], temperature: float
     ):
-        super().__init__(run, reward)
-        self.temperature, self.worker, self.audio = temperature, worker, audio
+        super().__init__(run, judge.reward)
+        self.temperature, self.worker, self.audio = temperature, worker, judge.audio
         self.prompts = run.data.prompts("test")[: self.settings.prompts]
-        self.spoken = [reader(prompt) for prompt in self.prompts]
+        self.spoken = [spoken(prompt) for prompt in self.prompts]
 
     def evaluate(self, name: str) -> None:
         """Sample and score clips of the held-out prompts, unless an earlier attempt has done so."""
@@ -85,12 +200,6 @@ class ClipEvaluator(EpisodeLog):
         self._reference_rows = self._reference_rows or rows
         self.add(name, rows, self._summarise(rows))
 
-    def kl(self, name: str) -> float:
-        """Return the mean KL of an evaluated policy from the starting policy, in nats per clip."""
-        summary = self.find(name)
-        assert summary is not None
-        return float(summary["metrics"]["kl"]["mean"])
-
     def _kl(self, name: str, clips: Sequence[SpokenClip]) -> list[float | None]:
         if name == REFERENCE_NAME:
             return [0.0] * len(clips)
@@ -101,14 +210,14 @@ class ClipEvaluator(EpisodeLog):
 
 
 class CodecRounds:
-    """Trains in rounds; `finish` returns the result."""
+    """Trains in rounds."""
 
     def __init__(self, settings: CodecDPO, run: Run):
         self.settings, self.run = settings, run
 
     def finish(self) -> Result:
         settings, run = self.settings, self.run
-        reader = PromptReader(run)
+        spoken = prompt_reader(run)
         with open_worker(settings, run) as worker:
             served = run.with_data(served_corpus(run, worker))
             reward = build_reward(served)
@@ -117,7 +226,7 @@ class CodecRounds:
             audio = served.data.renderer
             assert isinstance(audio, ServedAudio)
             judge = ClipJudge(served, audio, reward)
-            evaluator = ClipEvaluator(served, worker, audio, reward, reader, temperature=settings.temperature)
+            evaluator = ClipEvaluator(served, worker, judge, spoken, settings.temperature)
             progress = TrainingProgress(run.directory / "progress", {})
             rounds = [RoundMetrics(**row) for row in progress.rounds]
             if rounds:
@@ -127,7 +236,7 @@ class CodecRounds:
             for metrics in rounds:
                 self._log(metrics)
             while not self._is_finished(rounds, evaluator):
-                metrics = self._round(worker, judge, reader, len(rounds))
+                metrics = self._round(worker, judge, spoken, len(rounds))
                 rounds.append(metrics)
                 progress.save(worker, metrics, is_last=False)
                 self._log(metrics)
@@ -140,31 +249,26 @@ class CodecRounds:
             }
         return Result(evaluator.policies, totals)
 
-    def _round(self, worker: CodecWorker, judge: ClipJudge, reader: PromptReader, index: int) -> RoundMetrics:
+    def _round(
+        self, worker: CodecWorker, judge: ClipJudge, spoken: Callable[[str], SpeechPrompt], index: int
+    ) -> RoundMetrics:
         settings, run = self.settings, self.run
         rng = np.random.default_rng(run.seed("codec_dpo/prompts", index))
         available = run.data.prompts("train")
-        count = min(settings.prompts_per_round, len(available))
-        prompts = [available[i] for i in rng.permutation(len(available))[:count]]
+        prompts = [available[i] for i in rng.permutation(len(available))[: settings.prompts_per_round]]
         repeated = [prompt for prompt in prompts for _ in range(settings.samples_per_prompt)]
-        spoken: list[SpeechPrompt] = [reader(prompt) for prompt in prompts]
+        shared = ("rounds", "beta", "lr", "epochs", "pairs_per_step", "temperature", "max_grad_norm")
         dpo_settings = DpoSettings(
-            rounds=settings.rounds,
+            **{name: getattr(settings, name) for name in shared},
             clips=settings.samples_per_prompt,
-            beta=settings.beta,
-            lr=settings.lr,
-            epochs=settings.epochs,
-            pairs_per_step=settings.pairs_per_step,
             length=settings.logps,
-            temperature=settings.temperature,
-            max_grad_norm=settings.max_grad_norm,
             seed=run.seed("codec_dpo"),
         )
 
         def score(clips: Sequence[SpokenClip], audio: Sequence[Audio]) -> ClipScores:
             return judge(repeated, clips, audio)
 
-        metrics = run_round(worker, spoken, score, dpo_settings, index)
+        metrics = run_round(worker, [spoken(prompt) for prompt in prompts], score, dpo_settings, index)
         if not metrics.pairs:
             run.note(f"round {metrics.round} trained nothing: {why_no_pairs(metrics, dpo_settings)}")
         return metrics
@@ -174,10 +278,10 @@ class CodecRounds:
         if not rounds:
             return False
         name, limit = name_of(len(rounds)), self.settings.max_kl
-        if limit is not None and evaluator.kl(name) > limit:
-            self.run.note(
-                f"stopped after {name}: its KL of {evaluator.kl(name):.2f} is above algorithm.max_kl={limit:g}"
-            )
+        summary = evaluator.find(name)
+        if limit is not None and summary and summary["metrics"]["kl"]["mean"] > limit:
+            kl = summary["metrics"]["kl"]["mean"]
+            self.run.note(f"stopped after {name}: its KL of {kl:.2f} is above algorithm.max_kl={limit:g}")
             return True
         return len(rounds) == self.settings.rounds
 
@@ -191,19 +295,9 @@ class CodecRounds:
         self.run.note(f"resumed after round {len(progress.rounds)}")
 
     def _log(self, metrics: RoundMetrics) -> None:
-        values = {
-            "round": metrics.round,
-            "reward": metrics.reward,
-            "reward_best": metrics.reward_best,
-            "reward_worst": metrics.reward_worst,
-            "refused": metrics.refused,
-            "audio_seconds": metrics.seconds,
-            "finished": 1 - metrics.cut,
-            "pairs": metrics.pairs,
-            "loss": metrics.loss,
-            "margin": metrics.margin,
-            "grad_norm": metrics.grad_norm,
-        }
+        values = dataclasses.asdict(metrics)
+        del values["steps"]
+        values |= {"audio_seconds": values.pop("seconds"), "finished": 1 - values.pop("cut")}
         self.run.log(metrics.round - 1, **values)
 
     def _save(self, worker: CodecWorker) -> None:

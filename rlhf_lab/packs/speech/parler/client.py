@@ -1,16 +1,12 @@
 """Client of a worker: sampling, differentiable log-probabilities, optimizer steps, decoding, saving.
 
-Both kinds of workers answer the same messages: `Parler` runs Parler-TTS, and `LabCodec` runs a codec model of rlhf_lab.
-
     with Parler(model_dir, max_frames=860) as parler:
         clips = parler.generate([SpeechPrompt("Hello there.", "A calm voice.")], clips=4, seed=0)
         logps = parler.logps(clips)              # a graph: its gradients are computed in the worker
         (-logps.clips_N.mean()).backward()
         parler.step(lr=1e-5)
 
-The model runs in a separate process, Parler-TTS in the environment of `environment.py`. The process stops when this
-object is closed, when this process exits, or when an answer takes too long. The error message then includes its last
-output.
+The process of the model stops when this object is closed, when this process exits, or when an answer takes too long.
 """
 
 from __future__ import annotations

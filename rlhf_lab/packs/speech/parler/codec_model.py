@@ -52,19 +52,14 @@ class CodecModel(ServedModel):
 
     @classmethod
     def load(cls, directory: str, *, dtype: str, device: str, options: Mapping[str, Any]) -> CodecModel:
-        """Load a model that rlhf_lab has trained.
-
-        Args:
-            options: `codec`, the directory of the codec that decodes its clips.
-        """
+        """Load a model that rlhf_lab has trained; `options` has `codec`, the directory of its codec."""
         model: Any = CodecLM.from_pretrained(directory)
         model = model.to(device, DTYPES[dtype])
         encoder = Encoder(PreTrainedTokenizerFast.from_pretrained(directory))
         return cls(model, encoder, Codec.load(Path(options["codec"])))
 
-    def save(self, directory: Path, *, with_optimizer: bool = False) -> None:
+    def save(self, directory: Path) -> None:
         save_model(self.model, self.encoder, directory)
-        self.save_optimizer(directory, with_optimizer=with_optimizer)
 
     def batches(self, prompts: Sequence[SpokenText]) -> list[list[int]]:
         """Return prompts with the same number of tokens together, at most `BATCH_PROMPTS` of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +14,8 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.user_code import load_from_file, names_object
+from rlhf_lab.data.reading import read_rows
+from rlhf_lab.data.rows import BadRows
 from rlhf_lab.packs.speech.parler.environment import PARLER, set_up
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ class ParlerSetupOptions:
 class DpoOptions:
     """Options of `parler dpo`, in addition to the settings of the rounds (`DpoSettings`).
 
-    All weights are trained, so bfloat16 is not offered: at usual learning rates most of a step would be lost in
-    rounding.
+    All weights are trained, and in bfloat16 most of a step would be lost in rounding.
     """
 
     model: str | None = None
@@ -58,16 +59,14 @@ def run(arguments: Sequence[str]) -> None:
     words = arguments[1:] if action else arguments
     if action == "dpo":
         _train(words)
-    elif action == "setup":
-        _set_up(schema.read_options(ParlerSetupOptions, words))
-    elif action:
+        return
+    if action not in ("", "setup"):
         raise ConfigError(f"{action!r} is not an action of parler; {USAGE}")
-    else:
-        _report(schema.read_options(ParlerSetupOptions, words))
-
-
-def _set_up(options: ParlerSetupOptions) -> None:
+    options: ParlerSetupOptions = schema.read_options(ParlerSetupOptions, words)
     directory = Path(options.folder) if options.folder else None
+    if not action:
+        console.print(PARLER.status(directory), markup=False, soft_wrap=True)
+        return
     with console.status("installing Parler-TTS"):
         environment = set_up(directory, timeout_s=options.timeout_s)
     console.print(str(environment), markup=False, soft_wrap=True)
@@ -75,16 +74,10 @@ def _set_up(options: ParlerSetupOptions) -> None:
         console.print(f"export {PARLER.variable}={environment.directory}", markup=False, soft_wrap=True)
 
 
-def _report(options: ParlerSetupOptions) -> None:
-    status = PARLER.status(Path(options.folder) if options.folder else None)
-    console.print(status, markup=False, soft_wrap=True)
-
-
 def _train(words: Sequence[str]) -> None:
     # imported here because they import torch, which takes seconds and is not needed to reject a wrong command
     from rlhf_lab.packs.speech.parler.client import Parler
-    from rlhf_lab.packs.speech.parler.progress import TrainingProgress
-    from rlhf_lab.packs.speech.parler.rounds import DpoSettings, run_dpo
+    from rlhf_lab.packs.speech.parler.rounds import DpoSettings, TrainingProgress, run_dpo
 
     # one command line sets two classes: options with a name of DpoSettings go there, the rest to DpoOptions
     of_rounds = {field.name for field in fields(DpoSettings)}
@@ -102,7 +95,7 @@ def _train(words: Sequence[str]) -> None:
                 problems.append(f"{name}={named} must name a function in a file: {name}=my_rewards.py:loudness")
     if problems:
         raise ConfigError(problems)
-    prompts = read_prompts(Path(options.prompts))
+    prompts = read_prompts(options.prompts)
     reward = load_from_file("reward", options.reward)
     guard = load_from_file("guard", options.guard) if options.guard else None
     progress = TrainingProgress(Path(options.to), _origin(settings, options))
@@ -146,28 +139,23 @@ def _origin(settings: DpoSettings, options: DpoOptions) -> dict[str, Any]:
     return origin
 
 
-def read_prompts(path: Path) -> list[SpeechPrompt]:
-    """Read prompts from a JSONL file. Raises DataError that names the invalid row."""
+def read_prompts(source: str) -> list[SpeechPrompt]:
+    """Read prompts from a JSONL file. Raises DataError that names the first invalid row."""
     from rlhf_lab.packs.speech.parler.client import SpeechPrompt
 
-    if not path.is_file():
-        raise DataError(f"prompts={path} does not exist (relative to {Path.cwd()}); name a JSONL file of prompts")
-    try:
-        content = path.read_text(encoding="utf-8-sig").rstrip("\n")  # editors on Windows write a byte order mark
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 ({error}); save it in that encoding") from error
-    if not content:
-        raise DataError(f"{path} has no prompts; write one JSON object with text and description per line")
+    bad = BadRows(source, limit=sys.maxsize)
     prompts = []
-    for number, line in enumerate(content.split("\n"), 1):  # not splitlines: a text may contain other line separators
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        # both texts are required, and empty text is invalid
-        texts = [row.get(name) for name in SpeechPrompt._fields] if isinstance(row, dict) else [None]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
-            form = '{"text": "Good morning.", "description": "A calm voice."}'
-            raise DataError(f"{path}, row {number}: {line[:80]!r} is not a prompt; expected the form {form}")
-        prompts.append(SpeechPrompt(row["text"], row["description"]))
+    for row in read_rows(source, bad):
+        values = [row.values.get(name) for name in SpeechPrompt._fields]
+        texts = [text for text in values if isinstance(text, str) and text.strip()]
+        if len(texts) == len(values):
+            prompts.append(SpeechPrompt(*texts))
+        else:
+            bad.add(row.file, row.number, "a text is missing")
+    if bad.count:
+        file, number = bad.rows()[0]
+        form = '{"text": "Good morning.", "description": "A calm voice."}'
+        raise DataError(f"{file}, row {number} is not a prompt; expected the form {form}")
+    if not prompts:
+        raise DataError(f"{source} has no prompts; write one JSON object with text and description per line")
     return prompts

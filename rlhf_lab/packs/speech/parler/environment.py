@@ -20,6 +20,7 @@ PARLER = PinnedPackages(
     requirements=Path(__file__).with_name("requirements.txt"),
     set_up_command="python -m rlhf_lab parler setup",
 )
+QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 CHECKOUT = Path(rlhf_lab.__file__).resolve().parents[1]
 CHECK = "from rlhf_lab.packs.speech.parler.model import import_parler; import_parler()"
 
@@ -44,7 +45,7 @@ def set_up(directory: Path | None = None, *, timeout_s: float = 1800) -> PinnedE
 def process_environment(directory: Path) -> dict[str, str]:
     """Return environment variables for a process whose imports prefer the packages in `directory`."""
     variables = {
-        **_common_variables(),
+        **QUIET,
         # the worker imports its modules from this checkout, which follows the pinned packages
         "PYTHONPATH": os.pathsep.join([str(directory), str(CHECKOUT)]),
         "PYTHONNOUSERSITE": "1",
@@ -63,8 +64,4 @@ def lab_environment(threads: int) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH", "")
     paths = [str(CHECKOUT), *([inherited] if inherited else [])]
     own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
-    return {**os.environ, **_common_variables(), **own}
-
-
-def _common_variables() -> dict[str, str]:
-    return {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return {**os.environ, **QUIET, **own}

@@ -67,7 +67,6 @@ class ParlerModel(ServedModel):
         """Load a model in Hugging Face format.
 
         Args:
-            directory: directory or hub id of the model.
             options: `description_tokenizer`, the directory or hub id of the tokenizer of descriptions. None means the
                 one that `save` wrote into the model's directory or, if there is none, the tokenizer of prompts.
         """
@@ -82,13 +81,11 @@ class ParlerModel(ServedModel):
         descriptions = AutoTokenizer.from_pretrained(named, trust_remote_code=False) if named else prompts
         return cls(model, prompts, descriptions)
 
-    def save(self, directory: Path, *, with_optimizer: bool = False) -> None:
-        """Write weights, configuration and tokenizers and, with `with_optimizer`, the state of the optimizer."""
+    def save(self, directory: Path) -> None:
         with self._merged():
             self.model.save_pretrained(directory)
         self.prompt_tokenizer.save_pretrained(directory)
         self.description_tokenizer.save_pretrained(directory / DESCRIPTIONS)
-        self.save_optimizer(directory, with_optimizer=with_optimizer)
 
     def next_logits(self, prompts: Sequence[SpokenText], clips: int) -> NextLogits:
         from transformers.modeling_outputs import BaseModelOutput
@@ -195,12 +192,7 @@ def make_tiny(directory: Path, *, seed: int, codebooks: int = 4, size: int = 64)
         initializer_factor=0.1,
     )
     config = parler.ParlerTTSConfig.from_sub_models_config(
-        text_encoder,
-        codec,
-        decoder,
-        vocab_size=len(characters),
-        pad_token_id=size,
-        decoder_start_token_id=size + 1,
+        text_encoder, codec, decoder, vocab_size=len(characters), pad_token_id=size, decoder_start_token_id=size + 1
     )
     model = parler.ParlerTTSForConditionalGeneration(config)
     ParlerModel(model, tokenizer, tokenizer).save(directory)

@@ -13,8 +13,10 @@ import math
 import os
 import select
 import struct
+import threading
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,3 +121,37 @@ def _read(descriptor: int, count: int, deadline: float | None) -> bytearray:
             raise Closed("the other side has exited")
         content += piece
     return content
+
+
+Arrays = dict[str, np.ndarray]
+Answer = tuple[dict[str, Any], Arrays]
+"""Values (JSON) and arrays of an answer."""
+
+
+def serve(source: int, sink: int, verbs: Mapping[str, Callable[..., Answer]]) -> None:
+    """Answer requests until the pipe is closed. An exception raised by a request is sent as an error answer."""
+    while True:
+        try:
+            request = receive(source)
+        except Closed:
+            return
+        try:
+            arrays = dict(request.arrays)
+            values, results = verbs[request.header["verb"]](arrays, **request.header["arguments"])
+            answer = WorkerMessage({"values": values}, results)
+        except Exception as error:
+            kind = f"{type(error).__name__}: {error}"
+            answer = WorkerMessage({"error": {"kind": kind, "trace": traceback.format_exc()}})
+        send(sink, answer)
+
+
+def end_with(parent: int) -> None:
+    """Exit this process within a second after its parent exits, even in the middle of a computation."""
+
+    def watch() -> None:
+        # an orphaned process is adopted by another parent, so its parent id changes
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # sys.exit would only end this thread
+
+    threading.Thread(target=watch, daemon=True).start()

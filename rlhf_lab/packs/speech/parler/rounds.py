@@ -6,15 +6,20 @@ reference policy of a round is the policy at the start of the round.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_lab.core.errors import DataError, LabError, NumericError
+from rlhf_lab.algorithms.preference.rounds import best_and_worst
+from rlhf_lab.core.errors import ConfigError, DataError, LabError, NumericError
+from rlhf_lab.core.files import make_dir, read_json, write_text
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt
 from rlhf_lab.losses.preference import PairLogps, dpo
@@ -24,8 +29,7 @@ AudioReward = Callable[[Sequence[SpeechPrompt], Sequence[Audio]], Sequence[float
 """Function from prompts and the audio of each prompt to scores; higher is better."""
 
 
-@dataclass(frozen=True)
-class ClipScores:
+class ClipScores(NamedTuple):
     """Scores of N clips.
 
     Attributes:
@@ -47,19 +51,11 @@ class NoPairs(LabError, RuntimeError):
 
 @dataclass(frozen=True)
 class DpoSettings(CheckedSettings):
-    """Settings of the rounds of DPO.
+    """Settings of the rounds of DPO; those of `codec_dpo.settings.CodecDPO`, with other names for some.
 
     Args:
-        rounds: number of rounds; each round samples new clips.
         clips: number of clips sampled for each prompt; the best and the worst clip form a pair.
-        beta: β of DPO.
-        lr: learning rate of AdamW; the optimizer state is kept between rounds.
-        epochs: number of epochs over the pairs of a round.
-        pairs_per_step: number of pairs in an optimizer step; the loss is the mean over them.
-        length: log-probability of a clip: `sum` over its codes and its end, or their `mean`. If the reward depends on
-            the duration, `sum` can train the opposite, because the log-ratio of a long clip has more terms.
-        temperature: sampling temperature.
-        max_grad_norm: maximum gradient norm; larger gradients are scaled down to it.
+        length: log-probability of a clip: `sum` over its codes and its end, or their `mean` (`algorithm.logps`).
         floor: minimum value of the guard, such as −0.5 for minus a word error rate. Clips below it rank below all other
             clips and equal to each other; used only with a guard.
         seed: seed of sampling and of the order of pairs.
@@ -78,11 +74,8 @@ class DpoSettings(CheckedSettings):
     seed: Annotated[int, Ge(0)] = 0
 
 
-class ClipPair(NamedTuple):
-    """Two clips of one prompt; `chosen` has the higher score."""
-
-    chosen: SpokenClip
-    rejected: SpokenClip
+ClipPair = tuple[SpokenClip, SpokenClip]
+"""Two clips of one prompt: the chosen one, which has the higher score, and the rejected one."""
 
 
 @dataclass(frozen=True)
@@ -156,22 +149,6 @@ def why_no_pairs(metrics: RoundMetrics, settings: DpoSettings) -> str:
     return f"the reward gave all {settings.clips} clips of each prompt the same score{refused}, so there are no pairs"
 
 
-def best_and_worst(clips: Sequence[SpokenClip], scores_N: NDArray[np.floating], clips_of_each: int) -> list[ClipPair]:
-    """Pair the best and worst clip of each prompt. A prompt whose clips all have the same score gives no pair.
-
-    Args:
-        clips: clips in the order of the prompts, `clips_of_each` for each prompt.
-    """
-    pairs = []
-    for start in range(0, len(clips), clips_of_each):
-        scores = scores_N[start : start + clips_of_each]
-        best, worst = int(scores.argmax()), int(scores.argmin())
-        # equal scores express no preference
-        if scores[best] > scores[worst]:
-            pairs.append(ClipPair(clips[start + best], clips[start + worst]))
-    return pairs
-
-
 def score(reward: AudioReward, prompts: Sequence[SpeechPrompt], audio: Sequence[Audio]) -> NDArray[np.float64]:
     """Return the scores of the reward, (N,). Raises DataError unless there is a finite number for each clip."""
     scores_N = np.asarray(reward(prompts, audio), dtype=np.float64)
@@ -198,14 +175,15 @@ def run_round(
     sampling_seed, order_seed = np.random.SeedSequence([settings.seed, index]).generate_state(2)
     clips = worker.generate(prompts, clips=settings.clips, seed=int(sampling_seed), temperature=settings.temperature)
     audio = worker.decode(clips)
-    scored = scorer(clips, audio)
-    scores_N, is_refused_N = scored.scores_N, scored.is_refused_N
-    pairs = best_and_worst(clips, np.where(is_refused_N, -np.inf, scores_N), settings.clips)
+    scores_N, is_refused_N = scorer(clips, audio)
+    # clips of a prompt are adjacent: (P · G,) → (P, G)
+    shape_PG = (len(prompts), settings.clips)
+    ranked = best_and_worst(np.where(is_refused_N, -np.inf, scores_N).reshape(shape_PG))
+    pairs = [(clips[p * settings.clips + best], clips[p * settings.clips + worst]) for p, best, worst in ranked]
     steps = list(_train(worker, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs
-    last_epoch = [pair for step in steps[-steps_an_epoch:] for pair in step.pairs]
-    # clips of a prompt are adjacent: (P · G,) → (P, G)
-    scores_PG = scores_N.reshape(len(prompts), settings.clips)
+    last_epoch = [pair for trained, _ in steps[-steps_an_epoch:] for pair in trained]
+    scores_PG = scores_N.reshape(shape_PG)
     return RoundMetrics(
         round=index + 1,
         reward=float(scores_N.mean()),
@@ -218,7 +196,7 @@ def run_round(
         steps=len(steps),
         loss=_mean([loss for loss, _ in last_epoch]),
         margin=_mean([margin for _, margin in last_epoch]),
-        grad_norm=_mean([step.grad_norm for step in steps]),
+        grad_norm=_mean([norm for _, norm in steps]),
     )
 
 
@@ -226,16 +204,10 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-class _Step(NamedTuple):
-    """Loss and margin of each pair of an optimizer step, and the gradient norm."""
-
-    pairs: list[tuple[float, float]]
-    grad_norm: float
-
-
 def _train(
     worker: CodecWorker, pairs: Sequence[ClipPair], settings: DpoSettings, rng: np.random.Generator
-) -> Iterator[_Step]:
+) -> Iterator[tuple[list[tuple[float, float]], float]]:
+    """Train on the pairs. Yields loss and margin of each pair of an optimizer step, and the gradient norm."""
     # computed before the first step: the reference policy is the policy at the start of the round
     reference = [_pair_logps(worker, [pair], settings.length, with_graph=False) for pair in pairs]
     for _ in range(settings.epochs):
@@ -255,7 +227,7 @@ def _train(
             loss.backward()
             norms = worker.step(lr=settings.lr, max_grad_norm=settings.max_grad_norm)
             values = zip(output.per_pair_B.tolist(), output.margin_B.tolist(), strict=True)
-            yield _Step(list(values), norms["all"])
+            yield list(values), norms["all"]
 
 
 def _pair_logps(worker: CodecWorker, pairs: Sequence[ClipPair], length: str, *, with_graph: bool) -> PairLogps:
@@ -263,3 +235,61 @@ def _pair_logps(worker: CodecWorker, pairs: Sequence[ClipPair], length: str, *, 
     logps = worker.logps([clip for pair in pairs for clip in pair], with_graph=with_graph)
     clips_N = logps.means_N if length == "mean" else logps.clips_N
     return PairLogps(clips_N[0::2], clips_N[1::2])  # chosen and rejected clips alternate
+
+
+PROGRESS = "training.json"
+"""File next to the weights: the settings of the training and the metrics of its finished rounds."""
+
+
+class TrainingProgress:
+    """Finished rounds of a training in a directory: `model/` with PROGRESS, and `rounds.jsonl`.
+
+    The model and its progress are one directory that is replaced as a whole, so they always belong to the same round.
+    If an adapter is trained, `model/` contains only the adapter.
+
+    Args:
+        directory: directory of the training; new, empty or of an interrupted training.
+        origin: setting → JSON value of everything that decides the result.
+    """
+
+    def __init__(self, directory: Path, origin: dict[str, Any]):
+        self.directory, self.origin = directory, origin
+        self.model = directory / "model"
+        self.rounds: list[dict[str, Any]] = []
+        # Names with a dot are files that a killed process did not finish.
+        others = [path for path in directory.glob("*") if not path.name.startswith(".")]
+        if (self.model / PROGRESS).is_file():
+            self._read()
+        elif others:
+            raise ConfigError(
+                f"to={directory} is not empty and has no {self.model.name}/{PROGRESS}; name a new directory"
+            )
+        make_dir(directory)
+
+    def save(self, worker: CodecWorker, metrics: RoundMetrics, *, is_last: bool) -> None:
+        """Write the model, or its adapter, after a round.
+
+        The last one has no optimizer, because nothing continues from it.
+        """
+        self.rounds.append(dataclasses.asdict(metrics))
+        progress = json.dumps({"origin": self.origin, "rounds": self.rounds}, indent=1)
+        write = worker.save_adapter if worker.has_adapter else worker.save
+        write(self.model, with_optimizer=not is_last, files={PROGRESS: progress})
+        self._write_rounds()
+
+    def _read(self) -> None:
+        stored = read_json(self.model / PROGRESS)
+        # Stored values have passed through JSON, so the present ones do too before they are compared.
+        present = json.loads(json.dumps(self.origin))
+        keys = sorted({*stored["origin"], *present})
+        changed = [key for key in keys if stored["origin"].get(key) != present.get(key)]
+        if changed:
+            raise ConfigError(
+                f"to={self.directory} has a training with other values of {', '.join(changed)}; repeat its command to "
+                "continue it, or name a new directory"
+            )
+        self.rounds = stored["rounds"]
+        self._write_rounds()  # a process may have been killed between the model and this file
+
+    def _write_rounds(self) -> None:
+        write_text(self.directory / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in self.rounds))

@@ -73,7 +73,7 @@ class ServedModel(ABC):
         """
 
     @abstractmethod
-    def save(self, directory: Path, *, with_optimizer: bool = False) -> None:
+    def save(self, directory: Path) -> None:
         """Write weights, configuration and tokenizers, with the adapter merged into the weights."""
 
     @abstractmethod
@@ -108,10 +108,9 @@ class ServedModel(ABC):
         lora.add_adapter(self.model, adapter, seed)
         self.optimizer = None
 
-    def save_adapter(self, directory: Path, *, with_optimizer: bool = False) -> None:
+    def save_adapter(self, directory: Path) -> None:
         """Write the adapter in peft's format."""
         lora.save_adapter(self.model, directory)
-        self.save_optimizer(directory, with_optimizer=with_optimizer)
 
     def load_adapter(self, directory: Path) -> None:
         """Read the weights of the adapter that `save_adapter` wrote."""
@@ -134,13 +133,13 @@ class ServedModel(ABC):
         finally:
             self.model.enable_adapters()
 
-    def save_optimizer(self, directory: Path, *, with_optimizer: bool) -> None:
-        """Write the state of the optimizer if `with_optimizer` is True and a step was taken."""
-        if with_optimizer and self.optimizer is not None:
+    def save_optimizer(self, directory: Path) -> None:
+        """Write the state of the optimizer if a step was taken."""
+        if self.optimizer is not None:
             torch.save(self.optimizer.state_dict(), directory / OPTIMIZER)
 
     def load_optimizer(self, directory: Path) -> None:
-        """Read the state of the optimizer that `save` or `save_adapter` wrote."""
+        """Read the state of the optimizer that `save_optimizer` wrote."""
         self.optimizer = torch.optim.AdamW(self.trained())
         state = torch.load(directory / OPTIMIZER, weights_only=True)
         self.optimizer.load_state_dict(state)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ import numpy as np
 import torch
 
 from rlhf_lab.packs.speech.parler.columns import ClipLogps, CodecClip
-from rlhf_lab.packs.speech.parler.protocol import WorkerMessage, send
+from rlhf_lab.packs.speech.parler.protocol import Answer, Arrays, WorkerMessage, end_with, send, serve
 from rlhf_lab.packs.speech.parler.served_model import ServedModel, SpokenText
-from rlhf_lab.packs.speech.parler.serving import Answer, Arrays, end_with, serve
 
 BACKENDS = {
     "parler": "rlhf_lab.packs.speech.parler.model:ParlerModel",
@@ -67,8 +66,16 @@ class Worker:
         self.model.add_adapter(settings, seed)
         return self._sizes(), {}
 
+    def save(self, arrays: Arrays, *, directory: str, with_optimizer: bool) -> Answer:
+        return self._save(self.model.save, Path(directory), with_optimizer)
+
     def save_adapter(self, arrays: Arrays, *, directory: str, with_optimizer: bool) -> Answer:
-        self.model.save_adapter(Path(directory), with_optimizer=with_optimizer)
+        return self._save(self.model.save_adapter, Path(directory), with_optimizer)
+
+    def _save(self, write: Callable[[Path], None], directory: Path, with_optimizer: bool) -> Answer:
+        write(directory)
+        if with_optimizer:
+            self.model.save_optimizer(directory)
         return {}, {}
 
     def load_adapter(self, arrays: Arrays, *, directory: str) -> Answer:
@@ -80,25 +87,12 @@ class Worker:
         trained = sum(parameter.numel() for parameter in self.model.trained())
         return {"parameters": parameters, "trained": trained}
 
-    def save(self, arrays: Arrays, *, directory: str, with_optimizer: bool) -> Answer:
-        self.model.save(Path(directory), with_optimizer=with_optimizer)
-        return {}, {}
-
     def load_optimizer(self, arrays: Arrays, *, directory: str) -> Answer:
         self.model.load_optimizer(Path(directory))
         return {}, {}
 
-    def generate(
-        self,
-        arrays: Arrays,
-        *,
-        prompts: Sequence[SpokenText],
-        clips: int,
-        max_frames: int,
-        temperature: float,
-        seeds: Sequence[int],
-    ) -> Answer:
-        selected = self.model.sample(prompts, clips=clips, max_frames=max_frames, temperature=temperature, seeds=seeds)
+    def generate(self, arrays: Arrays, *, prompts: Sequence[SpokenText], **settings: Any) -> Answer:
+        selected = self.model.sample(prompts, **settings)
         logps = _logps_as_arrays([logps for _, logps in selected])
         return {}, _clips_as_arrays([clip for clip, _ in selected]) | _numpy(logps)
 
@@ -138,9 +132,9 @@ class Worker:
         output.backward(torch.tensor(gradient).to(output))
         return {}, {}
 
-    def step(self, arrays: Arrays, *, lr: float, weight_decay: float, max_grad_norm: float) -> Answer:
+    def step(self, arrays: Arrays, **settings: float) -> Answer:
         self.graphs.clear()  # the graphs are invalid after the step, which changes the weights in place
-        return self.model.step(lr=lr, weight_decay=weight_decay, max_grad_norm=max_grad_norm), {}
+        return self.model.step(**settings), {}
 
     def decode(self, arrays: Arrays) -> Answer:
         audio = [self.model.decode(clip.codes_TK).numpy() for clip in _clips_from_arrays(arrays)]
@@ -155,8 +149,7 @@ VERBS = (
 
 
 def main() -> None:
-    parent = os.getppid()
-    end_with(parent)
+    end_with(os.getppid())
     # Libraries print to standard output. Their text is redirected to standard error, and answers are written to a
     # private copy of standard output.
     answers = os.dup(sys.stdout.fileno())

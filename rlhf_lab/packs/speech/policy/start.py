@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
@@ -12,10 +14,36 @@ from rlhf_lab.models.build import llama_settings, new_model
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.models.skeleton import placed
+from rlhf_lab.models.tokenizer import SPECIAL
 from rlhf_lab.packs.speech.policy.codec_lm import CodecConfig
-from rlhf_lab.packs.speech.policy.tokenizer import code_tokenizer
 from rlhf_lab.packs.speech.sound.stream import all_words
 from rlhf_lab.training.run import Run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+UNKNOWN = "<|unknown|>"
+
+
+def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTokenizerFast:
+    """Create a tokenizer with one token per word of the prompts, followed by one token per code word.
+
+    Args:
+        sizes: number of codes of each codebook.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    # sorted, so that token ids do not depend on the order of prompts
+    words = sorted({word for prompt in prompts for word in prompt.split()})
+    vocabulary = [*SPECIAL, UNKNOWN, *words, *all_words(sizes)]
+    # words are split at white space, so each code word is exactly one token
+    backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(SPECIAL)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token=SPECIAL[0], pad_token=SPECIAL[1], unk_token=UNKNOWN
+    )
 
 
 def new_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:

@@ -1,6 +1,5 @@
-"""Stages that train reward models on pairs of clips, and the recogniser for `reward=intelligibility`.
+"""Stages that train reward models on pairs of clips, fit the recogniser, or rank clips of a policy.
 
-Read settings.py first. acoustic_reward.py trains on features and uses clip_pairs.py (the pairs), pair_training.py (the
-loop) and validation.py (correlation of features with the true naturalness). wav2vec2_reward.py trains on the waveform,
-and recogniser.py fits the recogniser.
+Read settings.py first. acoustic_reward.py and wav2vec2_reward.py train reward models, with clip_pairs.py (pairs and
+their validation) and pair_training.py; recogniser.py and tts_preferences.py are the other stages.
 """

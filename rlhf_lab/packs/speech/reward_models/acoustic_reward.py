@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_lab.packs.speech.reward_models.clip_pairs import clip_pairs
-from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
-from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
-from rlhf_lab.packs.speech.reward_models.validation import (
+from rlhf_lab.packs.speech.reward_models.clip_pairs import (
     feature_spearman,
     leave_one_out,
     model_metrics,
     ranking,
+    read_splits,
     validated,
 )
+from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
+from rlhf_lab.packs.speech.reward_models.settings import AcousticReward
+from rlhf_lab.packs.speech.rewards.acoustic_rm import FeatureModel, Standardiser, new_network, weighted_sum
 from rlhf_lab.packs.speech.rewards.clips import renderer_of
-from rlhf_lab.packs.speech.rewards.feature_model import FeatureModel, Standardiser, new_network, weighted_sum
 from rlhf_lab.packs.speech.rewards.settings import FEATURES, HAND_WEIGHTS, SILENT
 from rlhf_lab.training.run import Result, Run
 
@@ -40,13 +40,8 @@ class AcousticRewardModelling:
 
     def __init__(self, settings: AcousticReward, run: Run):
         self.settings, self.run = settings, run
-        corpus = run.data
-        renderer = renderer_of(run, "algorithm=acoustic_reward")
-        train = corpus.train[: settings.max_pairs or len(corpus.train)]
-        self.train = clip_pairs(train, renderer, corpus.oracle, settings.mos, "training")
-        heldout = corpus.test[: settings.heldout_pairs]
-        self.heldout = clip_pairs(heldout, renderer, corpus.oracle, settings.mos, "held-out")
-        self.fit = cache(self._fit)  # the comparisons use some sets of features more than once
+        self.train, self.heldout = read_splits(settings, run, renderer_of(run, "algorithm=acoustic_reward"))
+        self.fit = cache(lambda names: self._train(names))  # the comparisons use some sets of features more than once
 
     def finish(self) -> Result:
         """Train the model, compare it on held-out clips, and write it."""
@@ -78,14 +73,11 @@ class AcousticRewardModelling:
         for name, features in sets.items():
             if features:
                 metrics |= ranking(self.fit(features)(heldout.features_N7, SILENT), heldout, name)
-        metrics |= leave_one_out(lambda names: self.fit(tuple(names)), FEATURES, heldout, SILENT)
+        metrics |= leave_one_out(self.fit, heldout)
         if heldout.truth_name:
             correlations = feature_spearman(heldout)
             metrics |= {f"feature_spearman/{name}": rho for name, rho in correlations.items()}
         return metrics
-
-    def _fit(self, names: tuple[str, ...]) -> FeatureModel:
-        return self._train(names)
 
     def _train(
         self, names: Sequence[str], log: Callable[[int, float, float], None] = lambda step, loss, accuracy: None
@@ -105,18 +97,9 @@ class AcousticRewardModelling:
             chosen_B, rejected_B = network(inputs_P2F[list(indices)]).squeeze(-1).unbind(1)
             return chosen_B, rejected_B
 
-        # all parameters of the small network share one learning rate
-        train_on_pairs(
-            scores,
-            [{"params": list(network.parameters()), "lr": settings.lr}],
-            pairs=len(inputs_P2F),
-            epochs=settings.epochs,
-            batch_size=settings.batch_size,
-            weight_decay=settings.weight_decay,
-            seed=self.run.seed("acoustic_reward/order"),
-            log=log,
-            title="acoustic_reward",
-        )
+        groups = [{"params": list(network.parameters()), "lr": settings.lr}]
+        seed = self.run.seed("acoustic_reward/order")
+        train_on_pairs(scores, groups, settings, len(inputs_P2F), seed=seed, log=log, title="acoustic_reward")
         return FeatureModel(standardiser, network).with_scale(self.train.features_N7)
 
     def _hand_weighted_baseline(self) -> FeatureModel:

@@ -12,6 +12,7 @@ from torch import Tensor
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.progress import progress
 from rlhf_lab.losses.reward_model import bradley_terry
+from rlhf_lab.packs.speech.reward_models.settings import PairwiseReward
 from rlhf_lab.training.optim import lr_scale
 
 PairScores = Callable[[Sequence[int]], tuple[Tensor, Tensor]]
@@ -24,14 +25,12 @@ MAX_GRAD_NORM = 1.0
 def train_on_pairs(
     scores: PairScores,
     groups: Sequence[dict[str, Any]],
-    *,
+    settings: PairwiseReward,
     pairs: int,
-    epochs: float,
-    batch_size: int,
-    weight_decay: float,
+    *,
     seed: int,
-    log: Callable[[int, float, float], None] = lambda step, loss, accuracy: None,
-    title: str = "",
+    log: Callable[[int, float, float], None],
+    title: str,
 ) -> None:
     """Minimise −log σ(r_chosen − r_rejected), averaged over the pairs of a step.
 
@@ -39,17 +38,17 @@ def train_on_pairs(
         groups: parameter groups of AdamW, each with its peak learning rate.
         log: function called after each epoch and at the end. It receives the step, the mean loss and the mean training
             accuracy since the previous call.
-        title: title of the progress bar; empty for the default title.
+        title: title of the progress bar.
     """
-    optimizer = torch.optim.AdamW(list(groups), weight_decay=weight_decay)
+    optimizer = torch.optim.AdamW(list(groups), weight_decay=settings.weight_decay)
     # stored before the loop, which overwrites the learning rates with scaled values
     peaks = [group["lr"] for group in optimizer.param_groups]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    batches = epoch_batches(pairs, epochs, batch_size, seed)
-    steps_per_epoch = math.ceil(pairs / batch_size)
+    batches = epoch_batches(pairs, settings.epochs, settings.batch_size, seed)
+    steps_per_epoch = math.ceil(pairs / settings.batch_size)
     losses: list[float] = []
     wins: list[float] = []
-    with progress(title or "training", len(batches)) as ticker:
+    with progress(title, len(batches)) as ticker:
         for step, indices in enumerate(batches):
             scale = lr_scale(step, len(batches), warmup_fraction=WARMUP_FRACTION, final_fraction=FINAL_LR_FRACTION)
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):

@@ -13,8 +13,7 @@ from rlhf_lab.evaluations.reward_audit import prompt_ids
 from rlhf_lab.packs.speech.reward_models.settings import RecogniserStage
 from rlhf_lab.packs.speech.rewards.clips import renderer_of
 from rlhf_lab.packs.speech.rewards.intelligibility import RECOGNISER_FILE, phone_errors, target_phones
-from rlhf_lab.packs.speech.sound.recogniser import Recogniser
-from rlhf_lab.packs.speech.sound.recogniser_fit import fit_recogniser
+from rlhf_lab.packs.speech.sound.recogniser import Recogniser, fit_recogniser
 from rlhf_lab.statistics.association import pooled_products
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run

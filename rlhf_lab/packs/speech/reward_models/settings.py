@@ -8,18 +8,24 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlhf_lab.config import schema
-from rlhf_lab.config.registry import register
+from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.ranges import BySize, Distinct, Ge, Gt, Lt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.packs.speech.rewards.settings import DNSMOS, FEATURES, HAND_WEIGHTS
+from rlhf_lab.packs.speech.world.settings import ClipSettings
 from rlhf_lab.training.settings import StageSettings
-from rlhf_lab.training.stage_spec import Evidence, ModelCopies, Outputs, Resources
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.training.run_settings import Evaluation
+
 
 SETS = ("all", "five", "validated", "hand")
 """Named sets of features."""
@@ -68,10 +74,17 @@ class PairwiseReward(ListeningStage):
     mos: str = ""
 
     def contents(self) -> dict[str, str]:
-        return {"mos": digest_of_code(self.mos)} if self.mos and self.mos != DNSMOS else {}
+        if not self.mos or self.mos == DNSMOS:
+            return {}
+        files = files_behind(self.mos)
+        if not files:
+            raise ConfigError(f"algorithm.mos={self.mos}: the file does not exist; write FILE.py:FUNCTION")
+        return {"mos": sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]}
 
     def rules(self) -> tuple[Rule, ...]:
-        return (*super().rules(), mos_rule(self.mos))
+        is_predictor = not self.mos or self.mos == DNSMOS or names_object(self.mos)
+        message = f"mos={self.mos} is not dnsmos or a function; write FILE.py:FUNCTION"
+        return (*super().rules(), (is_predictor, message))
 
 
 @register("algorithm", "acoustic_reward")
@@ -114,16 +127,10 @@ class AcousticReward(PairwiseReward):
         ]
 
     def rules(self) -> tuple[Rule, ...]:
-        names = () if isinstance(self.features, str) else self.features
-        known_set = not isinstance(self.features, str) or self.features in SETS
-        return (
-            *super().rules(),
-            (
-                known_set,
-                f"features={self.features} is not one of {', '.join(SETS)}; write one of these, or a list of names",
-            ),
-            schema.only_known("features", names, FEATURES),
-        )
+        if not isinstance(self.features, str):
+            return (*super().rules(), schema.only_known("features", self.features, FEATURES))
+        message = f"features={self.features} is not one of {', '.join(SETS)}; write one of these, or a list of names"
+        return (*super().rules(), (self.features in SETS, message))
 
 
 @register("algorithm", "wav2vec2_reward")
@@ -162,8 +169,7 @@ class Wav2Vec2Reward(PairwiseReward):
 class RecogniserStage(ListeningStage):
     """Phone recogniser for `reward=intelligibility`, fitted on training clips and their text.
 
-    It uses only decoded audio, without codes or parameters of the voice. Therefore it is independent of the recogniser
-    that a speech world uses to measure phone errors.
+    It uses only decoded audio, so it is independent of the recogniser of a speech world, which reads codes.
 
     Args:
         max_clips: maximum number of training clips, the chosen clips of the first pairs; 0 means all.
@@ -177,17 +183,42 @@ class RecogniserStage(ListeningStage):
     heldout_pairs: Annotated[int, Ge(2)] = 300
 
 
-def mos_rule(mos: str) -> Rule:
-    """Return the rule that a predictor of opinion scores is `dnsmos` or a function in a file."""
-    return (
-        not mos or mos == DNSMOS or names_object(mos),
-        f"mos={mos} is not dnsmos or a function; write FILE.py:FUNCTION",
-    )
+@register("algorithm", "tts_preferences")
+@dataclass(frozen=True)
+class TTSPreferences(StageSettings):
+    """Preference pairs of clips of `needs.policy`: the clips of a prompt are ranked by the reward of the run.
 
+    The prompts are sentences of all categories, each in all styles. The best and the worst clip of a prompt become a
+    pair. The pairs are training data for `needs.corpus`. An interrupted stage starts again.
 
-def digest_of_code(function: str) -> str:
-    """Return a digest of the file in FILE.py:FUNCTION and its neighbours. Raises ConfigError if it does not exist."""
-    files = files_behind(function)
-    if not files:
-        raise ConfigError(f"algorithm.mos={function}: the file does not exist; write FILE.py:FUNCTION")
-    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    Args:
+        texts_per_category: number of sentences of each category, which are all spoken in all styles; 5 are 30 sentences
+            and 180 prompts in the speech world. They are sampled from the training split. `data=espeak` has 4.
+        samples: number of clips per prompt.
+    """
+
+    requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.SINGLE_TURN)
+    inputs = Inputs(sections=("model", "rollout", "reward"), needs=("policy",), optional=("reward",))
+    outputs = Outputs(model=False, rows="pairs")
+    reward_use = RewardUse(scores=True)
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, answer="preference_clips")
+    by_size = BySize(smoke={"texts_per_category": 1})
+    texts_per_category: Annotated[int, Ge(1)] = 5
+    samples: Annotated[int, Ge(2, hint="the best and the worst clip make a pair")] = 4
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        limit = config.data.texts_per_category if isinstance(config.data, ClipSettings) else None
+        if limit is not None and self.texts_per_category > limit:
+            problems.append(
+                f"algorithm.texts_per_category={self.texts_per_category}: data={kind_of('data', config.data)} has "
+                f"{limit} training texts of each category; set algorithm.texts_per_category={limit}"
+            )
+        return problems
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy (samples)")]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, self.samples)]

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.reward_models.clip_pairs import ClipPairs, clip_pairs
+from rlhf_lab.packs.speech.reward_models.clip_pairs import model_metrics, read_splits
 from rlhf_lab.packs.speech.reward_models.pair_training import train_on_pairs
 from rlhf_lab.packs.speech.reward_models.settings import Wav2Vec2Reward
-from rlhf_lab.packs.speech.reward_models.validation import model_metrics
 from rlhf_lab.packs.speech.rewards.clips import renderer_of
 from rlhf_lab.packs.speech.rewards.settings import SILENT
-from rlhf_lab.packs.speech.rewards.speech_encoder import (
+from rlhf_lab.packs.speech.rewards.wav2vec2 import (
     SpeechModel,
     SpeechScorer,
     equal_lengths,
@@ -34,12 +33,8 @@ class SpeechEncoderTraining:
 
     def __init__(self, settings: Wav2Vec2Reward, run: Run):
         self.settings, self.run = settings, run
-        corpus = run.data
         self.renderer = renderer_of(run, "algorithm=wav2vec2_reward")
-        train = corpus.train[: settings.max_pairs or len(corpus.train)]
-        self.train = clip_pairs(train, self.renderer, corpus.oracle, settings.mos, "training")
-        heldout = corpus.test[: settings.heldout_pairs]
-        self.heldout = clip_pairs(heldout, self.renderer, corpus.oracle, settings.mos, "held-out")
+        self.train, self.heldout = read_splits(settings, run, self.renderer)
         trunk = load_trunk(settings.trunk, run.seed("wav2vec2_reward/init"))
         self.scorer = SpeechScorer(trunk, frozen=settings.frozen).to(run.device)
 
@@ -56,23 +51,22 @@ class SpeechEncoderTraining:
         def scores(indices: Sequence[int]) -> tuple[Tensor, Tensor]:
             return pair_scores(self.scorer, [clips[i] for i in indices], self.run.device, settings.batch_seconds)
 
-        train_on_pairs(
-            scores,
-            groups,
-            pairs=len(pairs),
-            epochs=settings.epochs,
-            batch_size=settings.batch_size,
-            weight_decay=settings.weight_decay,
-            seed=self.run.seed("wav2vec2_reward/order"),
-            log=lambda step, loss, accuracy: self.run.log(step, loss=loss, accuracy=accuracy),
-            title="wav2vec2_reward",
-        )
+        def log(step: int, loss: float, accuracy: float) -> None:
+            self.run.log(step, loss=loss, accuracy=accuracy)
+
+        seed = self.run.seed("wav2vec2_reward/order")
+        train_on_pairs(scores, groups, settings, len(pairs), seed=seed, log=log, title="wav2vec2_reward")
         model = SpeechModel(self.scorer, self.run.device, batch_seconds=settings.batch_seconds)
         # standardised on training clips, so that rewards of different models are comparable
         model = model.with_scale(self.renderer.render(self.train.responses))
         model.save(self.run.directory)
-        # `_usable` may have left out pairs
-        metrics = self._measure(model, self.heldout) | {"pairs": len(pairs)}
+        parameters = list(self.scorer.parameters())
+        metrics = {
+            **model_metrics(model(self.renderer.render(self.heldout.responses), SILENT), self.train, self.heldout),
+            "parameters": sum(parameter.numel() for parameter in parameters),
+            "parameters/trained": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+            "pairs": len(pairs),  # without those that `_usable` left out
+        }
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _usable(self) -> list[Any]:
@@ -92,16 +86,6 @@ class SpeechEncoderTraining:
             left_out = len(self.train.pairs) - len(pairs)
             self.run.note(f"{left_out} training pairs have a clip too short for the trunk and are left out")
         return pairs
-
-    def _measure(self, model: SpeechModel, heldout: ClipPairs) -> dict[str, Any]:
-        """Return the pair accuracy and rank correlation of the model on held-out clips, and parameter counts."""
-        scores_N = model(self.renderer.render(heldout.responses), SILENT)
-        parameters = list(self.scorer.parameters())
-        return {
-            **model_metrics(scores_N, self.train, heldout),
-            "parameters": sum(parameter.numel() for parameter in parameters),
-            "parameters/trained": sum(p.numel() for p in parameters if p.requires_grad),
-        }
 
 
 def pair_scores(

@@ -6,9 +6,8 @@ way. Therefore the terms of a reward graph decode and measure each response only
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,16 +15,16 @@ import numpy as np
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Renderer
-from rlhf_lab.core.progress import Ticker, progress
+from rlhf_lab.core.progress import tracked
+from rlhf_lab.core.types import RewardBatch, TextReward
 from rlhf_lab.packs.speech.sound.features import NAMES, extract
 from rlhf_lab.training.run import Run
 
+Item = TypeVar("Item", bound=Hashable)
 KEPT_REPLIES = 50_000
-"""Maximum number of responses in the feature cache, 7 numbers each. The least recently used ones are dropped."""
-RENDERED_AT_ONCE = 256
-"""Number of responses that are decoded at once and then measured. It limits the audio in memory."""
+"""Number of responses, 7 numbers each, above which the feature cache starts anew."""
 
-_features: WeakKeyDictionary[Renderer, OrderedDict[str, FloatArray]] = WeakKeyDictionary()
+_features: WeakKeyDictionary[Renderer, dict[str, FloatArray]] = WeakKeyDictionary()
 
 
 def renderer_of(run: Run, what: str) -> Renderer:
@@ -50,25 +49,28 @@ def features_of(renderer: Renderer, responses: Sequence[str], title: str = "") -
     Args:
         title: title of the progress bar; empty for no progress bar.
     """
-    known = _features.setdefault(renderer, OrderedDict())
-    # each distinct response is decoded once
+    known = _features.setdefault(renderer, {})
+    # each distinct response is decoded once, and one at a time: the audio of all of them would need much memory
     missing = [response for response in dict.fromkeys(responses) if response not in known]
-    shown: AbstractContextManager[Ticker | None] = progress(title, len(missing)) if title else nullcontext()
-    with shown as ticker:
-        for start in range(0, len(missing), RENDERED_AT_ONCE):
-            part = missing[start : start + RENDERED_AT_ONCE]
-            for response, audio in zip(part, renderer.render(part), strict=True):
-                known[response] = extract(audio)
-                if ticker:
-                    ticker.advance()
-    # entries are dropped only after all rows are collected, so that none of this call's responses is missing
-    rows = []
-    for response in responses:
-        known.move_to_end(response)
-        rows.append(known[response])
-    while len(known) > KEPT_REPLIES:
-        known.popitem(last=False)
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(NAMES))
+    for response in tracked(missing, title) if title else missing:
+        (audio,) = renderer.render([response])
+        known[response] = extract(audio)
+    rows_N7 = np.array([known[response] for response in responses], dtype=np.float64).reshape(-1, len(NAMES))
+    if len(known) > KEPT_REPLIES:
+        known.clear()
+    return rows_N7
+
+
+def scored_once(score: Callable[[list[Item]], FloatArray], items: Sequence[Item]) -> FloatArray:
+    """Return the score of each item, such as a response, (N,). Identical items are scored once."""
+    distinct = list(dict.fromkeys(items))
+    position = {item: i for i, item in enumerate(distinct)}
+    return score(distinct)[[position[item] for item in items]]
+
+
+def reward_of_sound(score: Callable[[list[str]], FloatArray]) -> TextReward:
+    """Return a reward term that scores only the sound of a clip, independent of the prompt."""
+    return lambda prompts, responses: RewardBatch(scored_once(score, responses))
 
 
 def is_silent(features_N7: FloatArray) -> BoolArray:

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
-from rlhf_lab.core.media import Audio, Renderer
+from rlhf_lab.core.media import Audio
 from rlhf_lab.core.progress import progress
-from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.packs.speech.rewards.clips import renderer_of
+from rlhf_lab.core.types import TextReward
+from rlhf_lab.packs.speech.rewards.clips import renderer_of, reward_of_sound
 from rlhf_lab.packs.speech.rewards.settings import OpinionScore
-from rlhf_lab.packs.speech.sound.librosa_files import import_librosa
+from rlhf_lab.packs.speech.sound.audio import import_librosa
 from rlhf_lab.training.run import Run
 
 RATE = 16000
@@ -96,28 +96,10 @@ def _mel_levels(window_N: NDArray[np.float32]) -> NDArray[np.float32]:
     return levels_TM
 
 
-class DnsmosReward:
-    """Reward term of `OpinionScore`. Identical responses are scored once."""
-
-    def __init__(self, renderer: Renderer):
-        self.renderer = renderer
-
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        del prompts  # only the sound of a clip is scored, independent of the prompt
-        return RewardBatch(predict_responses(self.renderer, responses))
-
-
-def predict_responses(renderer: Renderer, responses: Sequence[str]) -> FloatArray:
-    """Return the predicted opinion score of each response, (N,). Identical responses are scored once."""
-    distinct = list(dict.fromkeys(responses))
-    scores_M = predict(renderer.render(distinct))
-    position = {response: i for i, response in enumerate(distinct)}
-    return scores_M[[position[response] for response in responses]]
-
-
-def build(settings: OpinionScore, run: Run) -> DnsmosReward:
+def build(settings: OpinionScore, run: Run) -> TextReward:
     del settings  # it has no setting of its own
-    return DnsmosReward(renderer_of(run, "reward=dnsmos"))
+    renderer = renderer_of(run, "reward=dnsmos")
+    return reward_of_sound(lambda responses: predict(renderer.render(responses)))
 
 
 @lru_cache(maxsize=1)

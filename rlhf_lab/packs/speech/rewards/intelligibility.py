@@ -11,7 +11,7 @@ from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Renderer
 from rlhf_lab.core.types import FloatArray, RewardBatch
-from rlhf_lab.packs.speech.rewards.clips import renderer_of
+from rlhf_lab.packs.speech.rewards.clips import renderer_of, scored_once
 from rlhf_lab.packs.speech.rewards.settings import IntelligibilityTerm
 from rlhf_lab.packs.speech.sound.recogniser import Recogniser
 from rlhf_lab.training.run import Run
@@ -39,17 +39,18 @@ def phone_errors(
 
     The limit makes a clip of wrong phones as bad as silence, not worse.
     """
-    # identical responses to the same phones are compared once
-    requested = list(dict.fromkeys(zip(responses, map(tuple, expected), strict=True)))
-    clips = renderer.render([response for response, _ in requested])
-    # the recogniser needs at least one sample; other clips keep the error 1
-    audible = [i for i, clip in enumerate(clips) if len(clip.samples_N)]
-    errors_M = np.ones(len(requested))
-    if audible:
-        compared = recogniser.compare([clips[i] for i in audible], [requested[i][1] for i in audible])
-        errors_M[audible] = np.minimum(compared.phone_error_N, 1.0)
-    error_of = dict(zip(requested, errors_M.tolist(), strict=True))
-    return np.array([error_of[pair] for pair in zip(responses, map(tuple, expected), strict=True)], dtype=np.float64)
+
+    def errors(requested: list[tuple[str, tuple[str, ...]]]) -> FloatArray:
+        clips = renderer.render([response for response, _ in requested])
+        # the recogniser needs at least one sample; other clips keep the error 1
+        audible = [i for i, clip in enumerate(clips) if len(clip.samples_N)]
+        errors_M = np.ones(len(requested))
+        if audible:
+            compared = recogniser.compare([clips[i] for i in audible], [requested[i][1] for i in audible])
+            errors_M[audible] = np.minimum(compared.phone_error_N, 1.0)
+        return errors_M
+
+    return scored_once(errors, list(zip(responses, map(tuple, expected), strict=True)))
 
 
 def target_phones(metadata: Mapping[str, object], prompt: str) -> list[str]:
@@ -66,18 +67,13 @@ def target_phones(metadata: Mapping[str, object], prompt: str) -> list[str]:
     return [letter for letter in text if not letter.isspace()]
 
 
-def load_recogniser(source: str) -> Recogniser:
-    """Load the recogniser that a stage wrote. Raises ConfigError if the directory contains none."""
-    path = Path(source) / RECOGNISER_FILE
-    if not path.is_file():
-        raise ConfigError(
-            f"needs.recogniser={source} has no {RECOGNISER_FILE}; name the directory of a run of algorithm=recogniser, "
-            "or the recipe tts_recogniser"
-        )
-    return Recogniser.load(path)
-
-
 def build(settings: IntelligibilityTerm, run: Run) -> IntelligibilityReward:
     del settings  # the reward graph applies `floor` and `below`
     renderer = renderer_of(run, "reward=intelligibility")
-    return IntelligibilityReward(renderer, load_recogniser(run.needs["recogniser"]))
+    path = Path(run.needs["recogniser"]) / RECOGNISER_FILE
+    if not path.is_file():
+        raise ConfigError(
+            f"needs.recogniser={path.parent} has no {RECOGNISER_FILE}; name the directory of a run of "
+            "algorithm=recogniser, or the recipe tts_recogniser"
+        )
+    return IntelligibilityReward(renderer, Recogniser.load(path))

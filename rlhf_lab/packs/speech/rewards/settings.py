@@ -12,13 +12,7 @@ from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
 from rlhf_lab.rewards.term import TermSettings
 
-HAND_WEIGHTS = {
-    "pitch_sd": 0.30,
-    "hnr": 0.25,
-    "voiced_fraction": 0.20,
-    "energy_dynamics": 0.15,
-    "mfcc_stability": 0.10,
-}
+HAND_WEIGHTS = {"pitch_sd": 0.30, "hnr": 0.25, "voiced_fraction": 0.20, "energy_dynamics": 0.15, "mfcc_stability": 0.10}
 """Default weights of `reward=acoustic`, from which a search for better ones starts. They reward pitch movement, low
 noise, voicing, dynamics and steady sounds."""
 FEATURES = (*HAND_WEIGHTS, "spectral_centroid", "silence_fraction")
@@ -114,9 +108,8 @@ class OpinionScore(TermSettings):
 class IntelligibilityTerm(TermSettings):
     """Intelligibility: the negative phone error rate of the recogniser in `needs.recogniser` on the decoded audio.
 
-    `algorithm=recogniser` trains the recogniser on clips of the training data. It is independent of the recogniser that
-    the speech world uses to measure phone errors. The value is 0 for a clip that says exactly the requested text, and
-    −1 for a silent clip.
+    The value is 0 for a clip that says exactly the requested text, and −1 for a silent clip. The recogniser
+    (`algorithm=recogniser`) is independent of the one that the speech world uses to measure phone errors.
 
     Args:
         floor: minimum value of a response. A response with a lower value gets the reward `below` instead of its full

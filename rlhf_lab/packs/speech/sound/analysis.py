@@ -1,8 +1,7 @@
 """Analysis of samples into frames, so that any audio can be encoded with the codec.
 
-Pitch and periodicity come from `periodicity.py`, four points per frame. The envelope comes from the power spectrum of a
-window. The spectrum is averaged over a width of F0 or more, so that single harmonics do not appear in the envelope. A
-high voice has too few harmonics to show its lowest resonances.
+The envelope comes from the power spectrum of a window, averaged over a width of F0 or more, so that single harmonics do
+not appear in it. A high voice has too few harmonics to show its lowest resonances.
 """
 
 from __future__ import annotations

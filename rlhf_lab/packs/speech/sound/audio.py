@@ -1,8 +1,7 @@
 """Audio files with one channel: reading into float32 samples, writing as 16-bit PCM.
 
-WAV files are read with SciPy, other formats with librosa (librosa_files.py). A file is rejected if measurements on it
-would be silently wrong. Reasons are a different sampling rate (it scales all frequencies), several channels, silence,
-clipping, and truncation. The error message says how to fix the file.
+WAV files are read with SciPy, other formats with librosa (extra `speech`). A file is rejected if measurements on it
+would be silently wrong. The error message says how to fix the file.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ import io
 import math
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
 from rlhf_lab.core.files import write_bytes
 from rlhf_lab.core.media import Audio
-from rlhf_lab.packs.speech.sound import librosa_files
 from rlhf_lab.packs.speech.sound.frame_grid import without_offset
 
 RATE = 16000
@@ -28,24 +26,20 @@ PCM_STEPS = 32768
 """Number of steps of 16-bit PCM between 0 and full scale."""
 Library = Literal["numpy", "librosa"]
 """Library that measures audio: `numpy` stands for NumPy and SciPy, `librosa` also reads other formats than WAV."""
+FORMATS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
+"""Endings of the audio files in a directory. A file that is named itself may have any ending that librosa reads."""
 FULL_SCALE = 1 - 1 / PCM_STEPS
 """Maximum sample of 16-bit PCM. Samples beyond it are clipped to this value."""
 SILENCE_DBFS = -60.0
 """Minimum level of the loudest 25 ms of a clip in dB relative to a square wave at full scale; below it is silence."""
 UNKNOWN_LENGTH = 0x7FFFF000
-"""Minimum length in the header of a file that was written to a pipe, as by ffmpeg, sox and services: the writer could
-not return to its start. A real file of 2 GB is no clip."""
+"""Minimum length in the header of a file that was written to a pipe: the writer could not return to its start."""
 CLIPPED_FRACTION = 0.001
 """Maximum fraction of samples in runs at full scale; clipping adds harmonics to the signal."""
 
 
 def read_audio(
-    path: Path | str,
-    rate: int = RATE,
-    *,
-    resample: bool = False,
-    any_level: bool = False,
-    library: Library = "numpy",
+    path: Path | str, rate: int = RATE, *, resample: bool = False, any_level: bool = False, library: Library = "numpy"
 ) -> Audio:
     """Read an audio file with one channel. WAV files may have 8- to 32-bit PCM or float.
 
@@ -80,8 +74,7 @@ def read_audio(
                 f"{path} has {found_rate} samples per second; expected {rate}. Set resample=true, or convert the file: "
                 f"{_conversion(path, rate)}"
             )
-        change_rate = librosa_files.resample if library == "librosa" else resample_polyphase
-        samples_N = change_rate(samples_N, found_rate, rate)
+        samples_N = change_rate(samples_N, found_rate, rate, library)
     return Audio(samples_N, rate)
 
 
@@ -161,17 +154,17 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
         raise DataError(f"{path} is empty; copy or generate it again, or leave it out")
     # SciPy reads WAV files with library=librosa too, because it notices files that are cut off
     if library == "librosa" and path.suffix.lower() != ".wav":
-        return librosa_files.read_samples(path)
+        return _read_with_librosa(path)
+    content = path.read_bytes()
+    is_piped = content[:4] == b"RIFF" and int.from_bytes(content[4:8], "little") >= UNKNOWN_LENGTH
     with warnings.catch_warnings():
         # for a truncated file SciPy only warns and returns a shorter clip, so the warning becomes an error
-        is_piped = _is_of_unknown_length(path)
-        warnings.filterwarnings(
-            "ignore" if is_piped else "error", message="Reached EOF", category=wavfile.WavFileWarning
-        )
+        action: Literal["ignore", "error"] = "ignore" if is_piped else "error"
+        warnings.filterwarnings(action, message="Reached EOF", category=wavfile.WavFileWarning)
         warnings.filterwarnings("ignore", message="Chunk", category=wavfile.WavFileWarning)
         try:
             # from a file SciPy would allocate the length in the header
-            return wavfile.read(io.BytesIO(path.read_bytes()) if is_piped else path)
+            return wavfile.read(io.BytesIO(content) if is_piped else path)
         except wavfile.WavFileWarning as warning:
             raise DataError(
                 f"{path} is cut off ({str(warning).rstrip('.')}); copy or generate it again, or leave it out"
@@ -181,18 +174,11 @@ def _read_file(path: Path, rate: int, library: Library) -> tuple[int, NDArray[An
         # for damaged files SciPy's parser raises many types: struct.error, UnboundLocalError, ZeroDivisionError
         except Exception as error:
             if library == "librosa":  # it also reads WAV files in μ-law, ADPCM and other encodings
-                return librosa_files.read_samples(path)
+                return _read_with_librosa(path)
             raise DataError(
                 f"{path} is damaged or not a WAV file ({error}). If it has another audio format, read it with "
                 f"library=librosa, or convert it: {_conversion(path, rate)}; otherwise copy or generate it again"
             ) from error
-
-
-def _is_of_unknown_length(path: Path) -> bool:
-    """Return True if the header of a WAV file has a placeholder instead of its length."""
-    with path.open("rb") as handle:
-        start = handle.read(8)
-    return start[:4] == b"RIFF" and int.from_bytes(start[4:], "little") >= UNKNOWN_LENGTH
 
 
 def _conversion(path: Path, rate: int) -> str:
@@ -208,10 +194,45 @@ def _to_float(stored: NDArray[Any]) -> NDArray[np.float32]:
     return stored.astype(np.float32)
 
 
-def resample_polyphase(samples_N: NDArray[np.float32], rate: int, target_rate: int) -> NDArray[np.float32]:
-    """Resample with a polyphase Kaiser filter. Its overshoot at full-scale edges is clipped to −1…1."""
-    from scipy.signal import resample_poly
+def change_rate(
+    samples_N: NDArray[np.float32], rate: int, target_rate: int, library: Library = "numpy"
+) -> NDArray[np.float32]:
+    """Resample with a polyphase Kaiser filter, or with that of soxr (`library=librosa`).
 
-    divisor = math.gcd(rate, target_rate)
-    resampled_N = resample_poly(samples_N.astype(np.float64), target_rate // divisor, rate // divisor)
-    return resampled_N.clip(-1, 1).astype(np.float32)
+    Overshoot at full-scale edges is clipped to −1…1.
+    """
+    if library == "librosa":
+        resampled_N = import_librosa().resample(samples_N, orig_sr=rate, target_sr=target_rate)
+    else:
+        from scipy.signal import resample_poly
+
+        divisor = math.gcd(rate, target_rate)
+        resampled_N = resample_poly(samples_N.astype(np.float64), target_rate // divisor, rate // divisor)
+    return cast("NDArray[np.float32]", resampled_N.clip(-1, 1).astype(np.float32))
+
+
+def import_librosa() -> Any:
+    """Import librosa. Raises MissingDependency if the extra `speech` is not installed."""
+    try:
+        import librosa
+    except ModuleNotFoundError as error:
+        raise MissingDependency(*OPTIONAL["librosa"]) from error
+    return librosa
+
+
+def _read_with_librosa(path: Path) -> tuple[int, NDArray[np.float32]]:
+    """Return the rate and the samples of a file, (N,), or (N, C) with several channels."""
+    librosa = import_librosa()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # librosa announces each decoder that it tries; only the last error counts
+            samples, rate = librosa.load(path, sr=None, mono=False)
+    except PermissionError:
+        raise
+    # the decoders behind librosa raise many types for damaged and unknown files
+    except Exception as error:
+        raise DataError(
+            f"{path} is damaged or has a format that librosa cannot read ({type(error).__name__}: {error}); convert it "
+            "to WAV or FLAC, copy or generate it again, or leave it out"
+        ) from error
+    return int(rate), samples.T

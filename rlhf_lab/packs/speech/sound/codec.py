@@ -15,25 +15,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound.analysis import analyse
-from rlhf_lab.packs.speech.sound.audio import RATE
+from rlhf_lab.packs.speech.sound.audio import RATE, write_wav
 from rlhf_lab.packs.speech.sound.renderer import render
+from rlhf_lab.packs.speech.sound.stream import read_stream
 from rlhf_lab.packs.speech.sound.voice_frames import SILENCE_DB, Frames
 
 VERSION = 1
 """Version of the codec. Increase it if the same clips give different codes, or the same codes different frames."""
 CODEBOOKS = 4
 SIZES = (64, 64, 64, 64)
-LARGEST = 64
-"""Maximum number of codes of a codebook."""
 LOWEST_F0 = 70.0
 F0_SEMITONES = 28.35
 """Pitch range in semitones: from 70 Hz to 360 Hz."""
@@ -85,9 +86,8 @@ class Codec:
         Args:
             sizes: number of codes of each codebook. The size of c must be a multiple of `len(PERIODICITIES)`.
         Raises:
-            ConfigError: a size is out of range, or the clips have fewer frames than a codebook has codes.
+            ConfigError: the clips have fewer frames than a codebook has codes.
         """
-        _check_sizes(sizes)
         envelopes = np.concatenate([clip.envelope_TD[clip.energy_T > SILENCE_DB] for clip in clips])
         if len(envelopes) < max(sizes[0], sizes[3]):
             raise ConfigError(
@@ -196,16 +196,6 @@ class Codec:
         return codec
 
 
-def _check_sizes(sizes: Sequence[int]) -> None:
-    """Raise ConfigError if the codebook sizes are invalid."""
-    steps = len(PERIODICITIES)
-    if len(sizes) != CODEBOOKS or not all(8 <= size <= LARGEST for size in sizes) or sizes[2] % steps or sizes[2] < 16:
-        raise ConfigError(
-            f"codec sizes {tuple(sizes)} are invalid; expected {CODEBOOKS} numbers from 8 to {LARGEST}. The third must "
-            f"be a multiple of {steps} and 16 or more"
-        )
-
-
 def nearest(points_ND: NDArray[np.float64], centroids_CD: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the index of the centroid with the smallest Euclidean distance, (N,)."""
     # |x − c|² = |x|² − 2xc + |c|²; |x|² is the same for all centroids and can be omitted
@@ -236,3 +226,46 @@ def k_means(points_ND: NDArray[np.float64], clusters: int, rng: np.random.Genera
     # frequent shapes get small codes
     order = np.argsort(-np.bincount(nearest(points_ND, centroids), minlength=clusters), kind="stable")
     return np.asarray(np.round(centroids[order], 2))
+
+
+CACHED_CLIPS = 1024
+"""Number of decoded clips that are kept. A clip of three seconds has 192 kB of samples."""
+
+
+class StreamRenderer:
+    """Decoder of streams with a least-recently-used cache of clips."""
+
+    def __init__(self, codec: Codec, cached_clips: int = CACHED_CLIPS):
+        self.codec = codec
+        self.sizes: tuple[int, ...] = codec.sizes
+        self._cached = lru_cache(maxsize=cached_clips)(self._decode)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.codec.fingerprint
+
+    def require_model(self, config: Any) -> None:
+        """Raise ConfigError if the policy uses a different codec than the data."""
+        codec = getattr(config, "codec", "")
+        if codec and codec != self.fingerprint:
+            raise ConfigError(
+                "the policy uses a different codec than the data (data.codebooks differs, or data=speech and "
+                "data=espeak are mixed); use its training data, or train a policy on this data: +recipe=tts_sft"
+            )
+
+    def write(self, path: Path, audio: Audio) -> None:
+        write_wav(path, audio)
+
+    def render(self, responses: Sequence[str]) -> list[Audio]:
+        """Decode the audio of each response. Without a valid stream of one or more frames, it has no samples."""
+        return [self._cached(response) for response in responses]
+
+    def _decode(self, response: str) -> Audio:
+        try:
+            samples = self.codec.decode(read_stream(response, len(self.sizes)))
+        # an invalid stream is an expected result of a policy, not an error
+        except ValueError:
+            samples = np.zeros(0, dtype=np.float32)
+        # all callers share the cached array, so nobody may modify it
+        samples.flags.writeable = False
+        return Audio(samples, self.codec.rate)

@@ -1,52 +1,47 @@
-"""Sub-command `features`: measures acoustic features of audio files, prints a summary and writes a table.
-
-With `compare=true` it prints instead how NumPy and librosa measure these files, and how long they take.
-"""
+"""Sub-command `features`: measures acoustic features of audio files, prints a summary and writes a table."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.config.schema import read_options
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import ConfigError, DataError, Rule
 from rlhf_lab.core.files import make_dir, write_text
-from rlhf_lab.packs.speech.sound.audio import RATE, Library, read_audio
+from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt
+from rlhf_lab.packs.speech.sound.audio import FORMATS, RATE, Library, import_librosa, read_audio
 from rlhf_lab.packs.speech.sound.features import FEATURES, NAMES, PitchTracker, extract_many
-from rlhf_lab.packs.speech.sound.library_comparison import compare_libraries, comparison_table
-from rlhf_lab.packs.speech.sound.librosa_files import FORMATS, import_librosa
+from rlhf_lab.packs.speech.sound.librosa_analysis import compare_libraries, comparison_table
 
 USAGE = "features takes WAV files or directories of WAV files: python -m rlhf_lab features DIR to=features.csv"
-CHOICES = {
-    "resample": ("true", "false"),
-    "compare": ("true", "false"),
-    "library": get_args(Library),
-    "pitch": get_args(PitchTracker),
-}
-"""Option → its values, for options that have few."""
 
 
-@dataclass
-class FeaturesOptions:
+@dataclass(frozen=True)
+class FeaturesOptions(CheckedSettings):
     """Options of the sub-command, written after the files; `features --help` describes them."""
 
     to: str = ""
-    rate: int = RATE
+    rate: Annotated[int, Gt(0)] = RATE
     resample: bool = False
     cache: str = ""
-    max_bad_files: int = 0
+    max_bad_files: Annotated[int, Ge(0)] = 0
     library: Library = "numpy"
     pitch: PitchTracker = "autocorrelation"
     compare: bool = False
+
+    def rules(self) -> tuple[Rule, ...]:
+        message = "compare=true prints a comparison of libraries and writes no features; leave out to and cache"
+        return (*super().rules(), (not (self.compare and (self.to or self.cache)), message))
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -56,14 +51,15 @@ def run(arguments: Sequence[str]) -> None:
     """
     # a word with an equals sign is a source if such a file exists
     sources = [Path(word) for word in arguments if "=" not in word or Path(word).exists()]
-    options = _options([word for word in arguments if Path(word) not in sources])
+    options: FeaturesOptions = read_options(FeaturesOptions, [word for word in arguments if Path(word) not in sources])
     if not sources:
         raise ConfigError(USAGE)
     if options.library == "librosa" or options.pitch == "pyin" or options.compare:
         import_librosa()  # a missing library is one message, not one per file
     files = [file for source in sources for file in _audio_files(source, options.library)]
     if options.compare:
-        _compare(files, options)
+        clips = [read_audio(file, options.rate, resample=options.resample, library=options.library) for file in files]
+        console.print(comparison_table(compare_libraries(clips), clips))
         return
     to = Path(options.to) if options.to else None
     cache = options.cache or (f"{to}.cache.jsonl" if to else None)
@@ -104,43 +100,6 @@ def _check_unreadable(unreadable: Mapping[int, str], count: int, max_bad_files: 
     raise DataError(f"{len(unreadable)} of {count} files cannot be measured:\n{listed}\n{fix}")
 
 
-def _options(words: Sequence[str]) -> FeaturesOptions:
-    """Parse the options. Raises ConfigError that lists all problems."""
-    names = [field.name for field in fields(FeaturesOptions)]
-    options = FeaturesOptions()
-    problems = []
-    for word in words:
-        name, _, text = word.partition("=")
-        if name not in names:
-            problems.append(f"{name} is not an option of features{did_you_mean(name, names)}")
-        elif name == "rate" and not (text.isdecimal() and int(text) > 0):
-            problems.append(f"rate={text}: expected samples per second, such as {RATE}")
-        elif name == "max_bad_files" and not text.isdecimal():
-            problems.append(f"max_bad_files={text}: expected a count, 0 or more")
-        elif name in CHOICES and text not in CHOICES[name]:
-            problems.append(f"{name}={text}: expected {' or '.join(CHOICES[name])}")
-        elif not text:
-            problems.append(f"{name} has no value; write {name}=FILE")
-        else:
-            value: str | int | bool = text
-            if name in ("rate", "max_bad_files"):
-                value = int(text)
-            elif name in ("resample", "compare"):
-                value = text == "true"
-            setattr(options, name, value)
-    if options.compare and (options.to or options.cache):
-        problems.append("compare=true prints a comparison of libraries and writes no features; leave out to and cache")
-    if problems:
-        raise ConfigError(problems)
-    return options
-
-
-def _compare(files: Sequence[Path], options: FeaturesOptions) -> None:
-    """Print differences and times of both libraries on the files."""
-    clips = [read_audio(file, options.rate, resample=options.resample, library=options.library) for file in files]
-    console.print(comparison_table(compare_libraries(clips), clips))
-
-
 def _audio_files(source: Path, library: Library) -> list[Path]:
     """Return the file itself, or the audio files of a directory and its sub-directories, sorted by name.
 
@@ -176,7 +135,6 @@ def _csv(files: Sequence[Path], features_N7: NDArray[np.float64]) -> str:
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
     writer.writerow(["file", *NAMES])
-    for file, features in zip(files, features_N7, strict=True):
-        cells = ["" if np.isnan(value) else repr(float(value)) for value in features]
-        writer.writerow([file, *cells])
+    for file, features in zip(files, features_N7.tolist(), strict=True):
+        writer.writerow([file, *("" if math.isnan(value) else value for value in features)])
     return content.getvalue()

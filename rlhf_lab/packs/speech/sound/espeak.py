@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from contextlib import suppress
@@ -55,10 +56,7 @@ class EspeakOptions:
 
 
 class Espeak:
-    """Speech synthesiser with a cache on disk.
-
-    Args:
-        directory: directory of the cache; default `rlhf_lab/espeak` in the user's cache.
+    """Speech synthesiser with a cache in `directory`, by default in the user's cache.
 
     Raises ConfigError if the program is not installed.
     """
@@ -122,13 +120,8 @@ class Espeak:
                 command, capture_output=True, text=True, errors="replace", timeout=SECONDS_PER_CALL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise DataError(f"{PROGRAM} did not answer: {error}; run it yourself: {_shown(command)}") from error
+            raise DataError(f"{PROGRAM} did not answer: {error}; run it yourself: {shlex.join(command)}") from error
         if finished.returncode:
             reason = finished.stderr.strip() or f"exit status {finished.returncode}"
-            raise DataError(f"{PROGRAM} failed: {reason}; run it yourself: {_shown(command)}")
+            raise DataError(f"{PROGRAM} failed: {reason}; run it yourself: {shlex.join(command)}")
         return finished.stdout
-
-
-def _shown(command: list[str]) -> str:
-    """Format a command for an error message; words with spaces or angle brackets are quoted."""
-    return " ".join(f"'{word}'" if re.search(r"[\s<>]", word) else word for word in command)

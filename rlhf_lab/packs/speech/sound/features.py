@@ -1,32 +1,30 @@
 """Seven acoustic features of a clip, and their extraction from many clips.
 
-An undefined feature is NaN. Examples are pitch and HNR of a clip without voiced frames. In a silent clip only
-`voiced_fraction` and `silence_fraction` are defined. Rewards need a number for such clips, so `fill_undefined` replaces
-NaN by a documented value.
-
-"Sounding" frames are defined by `Spectra.sounding_T`.
+An undefined feature is NaN, such as pitch and HNR of a clip without voiced frames. In a silent clip only
+`voiced_fraction` and `silence_fraction` are defined. `fill_undefined` replaces NaN by a documented value. "Sounding"
+frames are those of `Spectra.sounding_T`.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from rlhf_lab.core.errors import DataError, LabError
+from rlhf_lab.core.errors import ArtifactError, DataError, LabError
+from rlhf_lab.core.files import append_jsonl, make_dir, read_jsonl
 from rlhf_lab.core.media import Audio
-from rlhf_lab.core.progress import Ticker
-from rlhf_lab.core.progress import progress as show
+from rlhf_lab.core.progress import tracked
 from rlhf_lab.packs.speech.sound import librosa_analysis
 from rlhf_lab.packs.speech.sound.audio import RATE, Library, read_audio
-from rlhf_lab.packs.speech.sound.feature_cache import FeatureCache
 from rlhf_lab.packs.speech.sound.periodicity import periodicity
 from rlhf_lab.packs.speech.sound.spectrum import MEL_FILTERS, Spectra, spectra
 
@@ -36,8 +34,7 @@ VERSION = 2
 """Version of the features. Increase it if a feature of the same clip changes, so that old cache entries are ignored."""
 
 
-@dataclass(frozen=True)
-class Feature:
+class Feature(NamedTuple):
     """One column of the features.
 
     Attributes:
@@ -46,40 +43,26 @@ class Feature:
 
     name: str
     unit: str
-    meaning: str
     if_undefined: float | None = None
 
 
 FEATURES = (
-    Feature(
-        "pitch_sd",
-        "semitones",
-        "standard deviation of 12 log2 F0 over two or more voiced frames (low for monotone speech)",
-        if_undefined=0.0,
-    ),
-    Feature(
-        "hnr",
-        "dB",
-        "harmonics-to-noise ratio, mean over voiced frames (Boersma 1993; low for hoarse or noisy speech)",
-        # the tracker requires a fraction of periodic power of .45, so a voiced frame has −.9 dB or more
-        if_undefined=-1.0,
-    ),
-    Feature("voiced_fraction", "fraction", "fraction of frames that are voiced"),
-    Feature("energy_dynamics", "dB", "standard deviation of the level over sounding frames", if_undefined=0.0),
-    Feature(
-        "mfcc_stability",
-        "fraction",
-        "1 / (1 + d): d is the mean distance of MFCC 1–12 of neighbouring sounding frames, as the root mean square "
-        "difference in dB of the smoothed mel spectra (Davis and Mermelstein 1980); 1 is a sound that does not change",
-        if_undefined=0.0,
-    ),
-    Feature(
-        "spectral_centroid",
-        "Hz",
-        "frequency weighted by spectral magnitude, mean over sounding frames",
-        if_undefined=0.0,
-    ),
-    Feature("silence_fraction", "fraction", "fraction of frames that are not sounding"),
+    # standard deviation of 12 log2 F0 over two or more voiced frames; low for monotone speech
+    Feature("pitch_sd", "semitones", 0.0),
+    # harmonics-to-noise ratio, mean over voiced frames (Boersma 1993); low for hoarse or noisy speech. The tracker
+    # requires a fraction of periodic power of .45, so a voiced frame has −.9 dB or more
+    Feature("hnr", "dB", -1.0),
+    # fraction of frames that are voiced
+    Feature("voiced_fraction", "fraction"),
+    # standard deviation of the level over sounding frames
+    Feature("energy_dynamics", "dB", 0.0),
+    # 1 / (1 + d): d is the mean distance of MFCC 1–12 of neighbouring sounding frames, as the root mean square
+    # difference in dB of the smoothed mel spectra (Davis and Mermelstein 1980); 1 is a sound that does not change
+    Feature("mfcc_stability", "fraction", 0.0),
+    # frequency weighted by spectral magnitude, mean over sounding frames
+    Feature("spectral_centroid", "Hz", 0.0),
+    # fraction of frames that are not sounding
+    Feature("silence_fraction", "fraction"),
 )
 NAMES = tuple(feature.name for feature in FEATURES)
 
@@ -124,41 +107,30 @@ def extract_many(
 
     Args:
         clips: audio or files; files are read one at a time.
-        rate: required sampling rate of files in Hz.
-        resample: True to convert files that have another rate.
         progress: title of the progress bar; empty for no progress bar.
         cache: file that stores features by content of the clip, so that an interrupted extraction can resume.
         unreadable: dictionary that receives the problem of each unreadable clip, by index; their rows are NaN. If it
             is None, unreadable clips raise DataError.
-        library, pitch: see `read_audio` and `extract`.
+        rate, resample, library, pitch: see `read_audio` and `extract`.
 
     Raises:
         DataError: files cannot be read or are outside the limits of `read_audio`. The message lists all of them; the
             other files have been measured by then.
     """
     # rows of unreadable clips stay NaN
-    features_N7 = np.full((len(clips), len(FEATURES)), np.nan)
+    features_N7 = np.full((len(clips), len(FEATURES)), np.nan)  # rows of unreadable clips stay NaN
     problems: dict[int, str] = {} if unreadable is None else unreadable
-    measured: dict[str, NDArray[np.float64]] = {}
-    shown: AbstractContextManager[Ticker | None] = show(progress, len(clips)) if progress else nullcontext()
-    with FeatureCache(Path(cache) if cache else None, len(FEATURES)) as stored, shown as ticker:
-        for row, clip in enumerate(clips):
+    with closing(FeatureCache(Path(cache) if cache else None, len(FEATURES))) as known:
+        for row, clip in enumerate(tracked(clips, progress) if progress else clips):
             try:
                 audio = clip if isinstance(clip, Audio) else read_audio(clip, rate, resample=resample, library=library)
-            # errors are collected, so that a single message lists all unreadable clips
-            except DataError as error:
+            except DataError as error:  # collected, so that a single message lists all unreadable clips
                 problems[row] = str(error)
                 continue
-            # the key is computed even without a cache file: clips with identical content are measured once
             key = content_key(audio, library=library, pitch=pitch)
-            if key not in measured:
-                known = stored.get(key)
-                measured[key] = extract(audio, library=library, pitch=pitch) if known is None else known
-                if known is None:
-                    stored.add(key, measured[key])
-            features_N7[row] = measured[key]
-            if ticker:
-                ticker.advance()
+            if key not in known.features:
+                known.add(key, extract(audio, library=library, pitch=pitch))
+            features_N7[row] = known.features[key]
     if problems and unreadable is None:
         raise DataError(f"{len(problems)} of {len(clips)} clips cannot be measured:\n" + "\n".join(problems.values()))
     return features_N7
@@ -170,10 +142,9 @@ def fill_undefined(features_N7: NDArray[np.float64]) -> NDArray[np.float64]:
     Raises LabError for NaN in a feature that is defined for all clips.
     """
     filled_N7 = features_N7.copy()
-    for column, feature in enumerate(FEATURES):
+    for column_N, feature in zip(filled_N7.T, FEATURES, strict=True):
         if feature.if_undefined is not None:
-            is_undefined_N = np.isnan(features_N7[:, column])
-            filled_N7[is_undefined_N, column] = feature.if_undefined
+            column_N[np.isnan(column_N)] = feature.if_undefined
     if np.isnan(filled_N7).any():
         row, column = np.argwhere(np.isnan(filled_N7))[0]
         raise LabError(f"row {row}: {NAMES[column]} is NaN, which extract_many never returns; use its features")
@@ -205,3 +176,53 @@ def _stability(short_time: Spectra, sounding_T: NDArray[np.bool_]) -> float:
 
 def _mean(values_T: NDArray[np.generic], without: float) -> float:
     return float(values_T.astype(np.float64).mean()) if len(values_T) else without
+
+
+SECONDS_BETWEEN_WRITES = 5.0
+"""Minimum time between writes. A power cut loses the features measured since the last write."""
+
+
+class FeatureCache:
+    """Features of clips by key, and their file with one JSON line per clip; `close` writes the new entries.
+
+    Lines are appended in groups. If the process is killed while it writes, the incomplete line is ignored when the file
+    is read, and removed before the next write.
+
+    Args:
+        path: file of the cache; None keeps the features in memory only.
+        count: number of features of a clip.
+
+    Raises ArtifactError if the file is damaged or has a different number of features.
+    """
+
+    def __init__(self, path: Path | None, count: int):
+        self.path = path
+        self.features: dict[str, NDArray[np.float64]] = {}
+        self._unwritten: list[dict[str, Any]] = []
+        self._written_at = time.monotonic()
+        # later lines replace earlier ones with the same key
+        for number, row in enumerate(read_jsonl(path) if path else [], start=1):
+            values = row.get("features")
+            if not isinstance(row.get("clip"), str) or not isinstance(values, list) or len(values) != count:
+                raise ArtifactError(
+                    f"{path}, line {number}: expected the digest of a clip and {count} features; delete the line, or "
+                    "delete the file to measure all clips again"
+                )
+            self.features[row["clip"]] = np.array(values, dtype=np.float64)  # null becomes NaN
+
+    def add(self, key: str, features: NDArray[np.float64]) -> None:
+        self.features[key] = features
+        # NaN becomes null, because JSON has no NaN
+        self._unwritten.append({"clip": key, "features": [None if np.isnan(x) else float(x) for x in features]})
+        if time.monotonic() - self._written_at > SECONDS_BETWEEN_WRITES:
+            self.close()
+
+    def close(self) -> None:
+        if self.path is None or not self._unwritten:
+            return
+        make_dir(self.path.parent)
+        # without the lock, a process could remove a line that another one is writing, as if that one had been killed
+        with FileLock(self.path.with_name(f"{self.path.name}.lock")):
+            append_jsonl(self.path, self._unwritten)
+        self._unwritten = []
+        self._written_at = time.monotonic()

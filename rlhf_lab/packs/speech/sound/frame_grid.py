@@ -24,16 +24,12 @@ def hop_samples(rate: int, hop_seconds: float = HOP_SECONDS) -> int:
     return round(rate * hop_seconds)
 
 
-def frame_count(samples: int, hop: int) -> int:
-    return samples // hop
-
-
 def frames(samples_N: NDArray[Any], window: int, hop: int) -> NDArray[np.float32]:
     """Return a view of the samples in the window of each frame, (T, window), with zeros beyond the ends of the clip.
 
     `window` and `hop` are numbers of samples. A window must not be shorter than a hop.
     """
-    count = frame_count(len(samples_N), hop)
+    count = len(samples_N) // hop
     if not count:
         return np.zeros((0, window), np.float32)
     # zeros before and after the clip, so that the first and the last frame have full windows

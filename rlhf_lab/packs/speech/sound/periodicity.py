@@ -17,6 +17,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound.frame_grid import (
     HOP_SECONDS,
     first_start,
-    frame_count,
     frames,
     hop_samples,
     without_offset,
@@ -71,7 +71,7 @@ class PitchTracking:
 
 @dataclass(frozen=True)
 class Periodicity:
-    """F0 and HNR of each frame; the centre of frame t is at (t + ½) · `hop_seconds`.
+    """F0 and HNR of each frame.
 
     Attributes:
         f0_T: fundamental frequency in Hz; 0 for unvoiced frames.
@@ -83,7 +83,6 @@ class Periodicity:
     f0_T: NDArray[np.float64]
     hnr_T: NDArray[np.float64]
     is_inside_T: NDArray[np.bool_]
-    hop_seconds: float
 
     @property
     def voiced_T(self) -> NDArray[np.bool_]:
@@ -120,7 +119,6 @@ def periodicity(audio: Audio, hop_seconds: float = HOP_SECONDS, tracking: PitchT
         np.where(voiced_T, frequency_T, 0.0),
         np.where(voiced_T, hnr_T, np.nan),
         _lie_inside(len(audio.samples_N), audio.rate, hop, tracking),
-        hop_seconds,
     )
 
 
@@ -136,12 +134,11 @@ def _long_runs(is_true_T: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]
 
 def _lie_inside(samples: int, rate: int, hop: int, tracking: PitchTracking) -> NDArray[np.bool_]:
     window = round(tracking.window_seconds * rate)
-    starts_T = np.arange(frame_count(samples, hop)) * hop - first_start(window, hop)
+    starts_T = np.arange(samples // hop) * hop - first_start(window, hop)
     return (starts_T >= 0) & (starts_T + window <= samples)
 
 
-@dataclass(frozen=True)
-class _Candidates:
+class _Candidates(NamedTuple):
     """Peaks of the autocorrelation of each frame. `strength_TC` is −inf for the columns that a frame does not use."""
 
     f0_TC: NDArray[np.float64]
@@ -165,11 +162,7 @@ def _candidates(audio: Audio, hop: int, tracking: PitchTracking) -> _Candidates:
 
 
 def _block(
-    frames_TW: NDArray[np.float32],
-    inside_TW: NDArray[np.float32],
-    clip_peak: float,
-    rate: int,
-    tracking: PitchTracking,
+    frames_TW: NDArray[np.float32], inside_TW: NDArray[np.float32], clip_peak: float, rate: int, tracking: PitchTracking
 ) -> tuple[NDArray[np.float64], ...]:
     """Compute the fields of `_Candidates` for a block of frames."""
     local_peak_T = np.abs(frames_TW).max(axis=1, initial=0.0).astype(np.float64)
@@ -257,10 +250,7 @@ def _peaks(
 
 
 def _best_path(candidates: _Candidates, hop_seconds: float, tracking: PitchTracking) -> NDArray[np.int64]:
-    """Return the path with the maximum strength minus transition costs (Viterbi).
-
-    State 0 is unvoiced, and state c is candidate c − 1.
-    """
+    """Return the path with the maximum strength minus transition costs (Viterbi); state c is candidate c − 1."""
     strength_TS = np.concatenate([candidates.unvoiced_strength_T[:, None], candidates.strength_TC], axis=1)
     count = len(strength_TS)
     path_T = np.zeros(count, np.int64)

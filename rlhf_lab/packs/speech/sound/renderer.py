@@ -1,10 +1,8 @@
 """Source-filter synthesis of samples from frames: pulses and noise through the envelope. Uses only NumPy and SciPy.
 
 Frames are interpolated to 100 per second. The filter of a frame is the minimum-phase response of its envelope with 512
-points. Voiced frames have a pulse per period. Each pulse passes the filter of its time and is shifted by a fraction of
-a sample. Noise is filtered in windows of 20 ms that overlap by half. The noise is a module constant, so equal frames
-give equal samples. The model omits the shape of the glottal pulse (it is part of the envelope), jitter, shimmer, and
-frequency-dependent noise.
+points. Voiced frames have a pulse per period, and noise is filtered in windows of 20 ms that overlap by half. The model
+omits the shape of the glottal pulse (it is part of the envelope), jitter, shimmer, and frequency-dependent noise.
 """
 
 from __future__ import annotations

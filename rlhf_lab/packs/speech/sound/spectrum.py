@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound.audio import SILENCE_DBFS
 from rlhf_lab.packs.speech.sound.frame_grid import frames, hop_samples, without_offset
+from rlhf_lab.packs.speech.sound.voice_frames import mel
 
 WINDOW_SECONDS = 0.025
 MEL_FILTERS = 40
@@ -86,15 +87,10 @@ def spectra(audio: Audio) -> Spectra:
     return Spectra(power_TF, np.fft.rfftfreq(length, 1 / audio.rate).astype(np.float64), level_T, audio.rate)
 
 
-def _mel(hertz: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Convert Hz to mel by O'Shaughnessy's formula: 1000 Hz are 1000 mel."""
-    return 2595 * np.log10(1 + np.asarray(hertz) / 700)
-
-
 @lru_cache(maxsize=8)
 def _mel_filters(bins: int, rate: int, filters: int) -> NDArray[np.float32]:
     """Return triangular filters with equal spacing on the mel scale between 0 and rate / 2, (F, M)."""
-    edges = 700 * (10 ** (np.linspace(0, _mel(rate / 2), filters + 2) / 2595) - 1)
+    edges = 700 * (10 ** (np.linspace(0, mel(rate / 2), filters + 2) / 2595) - 1)
     frequencies_F1 = np.linspace(0, rate / 2, bins)[:, None]
     lower, centre, upper = edges[:-2], edges[1:-1], edges[2:]
     # each filter rises to its centre and falls to the centre of the next filter

@@ -1,9 +1,7 @@
 """Viterbi paths through left-to-right models of phones, batched over clips.
 
-The input is the log-likelihood of each frame under each state. `forced_path` aligns frames with a known chain of
-phones, and `free_path` recognises any sequence of phones. Only the time axis is a loop; clips and states are array
-dimensions. Source: L. Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77 (2), 257–286,
-section III B. States have no transition probabilities, because these matter little compared with the spectra of speech.
+Source: L. Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77 (2), 257–286, section III B.
+States have no transition probabilities, because these matter little compared with the spectra of speech.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ def forced_path(
         ends_B: index of the last state of each chain. The path ends there or in the previous state.
     """
     clips, _, states = logps_BTS.shape
-    # a state can also be reached from two states before if the state between is optional
     may_jump_BS = np.zeros((clips, states), bool)
     # state s can be entered from s − 2 if state s − 1 is optional
     may_jump_BS[:, 2:] = may_skip_BS[:, 1:-1]

@@ -51,3 +51,8 @@ class Frames:
     @property
     def voiced_T(self) -> NDArray[np.bool_]:
         return self.f0_T > 0
+
+    def take(self, positions: NDArray[np.int64] | slice) -> Frames:
+        """Return the frames at these positions."""
+        tracks = (self.f0_T, self.envelope_TD, self.energy_T, self.aperiodicity_T)
+        return Frames(*(track[positions] for track in tracks))

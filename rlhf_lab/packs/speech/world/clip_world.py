@@ -1,28 +1,29 @@
-"""Base class of the speech worlds: grades streams, samples pairs of clips, and labels them.
-
-A subclass defines the utterances, their deliveries and the true reward (gold).
-"""
+"""Base class of the speech worlds: grades streams, samples pairs of clips, and labels them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core import measures
-from rlhf_lab.core.errors import DataError, require
-from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.types import BoolArray, Corpus, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose
 from rlhf_lab.environments.splits import SPLITS
+from rlhf_lab.packs.speech.metrics import AUDIO_SECONDS, PHONE_ERROR
 from rlhf_lab.packs.speech.sound.codec import CODEBOOKS, Codec
 from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
 from rlhf_lab.packs.speech.sound.voice_frames import FRAMES_PER_SECOND, Frames
 from rlhf_lab.packs.speech.world import gold
-from rlhf_lab.packs.speech.world.metrics import AUDIO_SECONDS, PHONE_ERROR
+from rlhf_lab.packs.speech.world.delivery import Delivery
+from rlhf_lab.packs.speech.world.english import EnglishDelivery, EnglishUtterance
+from rlhf_lab.packs.speech.world.prompts import Utterance
+from rlhf_lab.packs.speech.world.settings import ClipSettings
 
 MEASURES = (
     *(measures.GOLD, PHONE_ERROR, AUDIO_SECONDS, measures.GARBLE),
@@ -32,51 +33,15 @@ MEASURES = (
 has no complete frame."""
 
 
-class AnyUtterance(Protocol):
-    """An utterance that a prompt requests."""
-
-    @property
-    def prompt(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def category(self) -> str: ...
-
-    def in_style(self, style: str) -> Self: ...
-
-
-class AnyDelivery(Protocol):
-    """A delivery of an utterance."""
-
-    @property
-    def defect(self) -> str: ...
-
-
-UtteranceT = TypeVar("UtteranceT", bound=AnyUtterance)
-DeliveryT = TypeVar("DeliveryT", bound=AnyDelivery)
-
+UtteranceT = TypeVar("UtteranceT", Utterance, EnglishUtterance)
+DeliveryT = TypeVar("DeliveryT", Delivery, EnglishDelivery)
 
 DRAWS_PER_TEXT = 100
 """Number of utterances that `prompt_grid` samples for each requested text before it gives up."""
 
 
-class _Take(NamedTuple):
-    """A clip of a pair with its defect and its codes (T, CODEBOOKS)."""
-
-    defect: str
-    codes_TK: NDArray[np.int64]
-
-
 class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
-    """A world of utterances whose clips are codec codes.
-
-    Args:
-        good: fraction of deliveries without a defect, 0…1.
-        new_voice: fraction of the test prompts with the held-out voice, 0…1.
-        temperature: noise of the listener in gold points; a listener with 0 always prefers the better clip.
-        seed: seed of utterances, deliveries and the choices of the listener.
+    """A world of utterances whose clips are codec codes. A subclass defines deliveries and the true reward (gold).
 
     Attributes:
         categories, styles: names of the categories of sentences and of the styles.
@@ -90,26 +55,16 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
     codec: Codec
     unheard_phone_error: float
 
-    def __init__(self, *, good: float, new_voice: float, temperature: float, seed: int):
-        require(
-            (0 <= good <= 1, f"good={good} must be a fraction from 0 to 1"),
-            (0 <= new_voice <= 1, f"new_voice={new_voice} must be a fraction from 0 to 1"),
-            (temperature >= 0, f"temperature={temperature} must be 0 or more; 0 is a noiseless listener"),
-            (seed >= 0, f"seed={seed} must be 0 or more"),
-        )
-        self.good = good
-        self.new_voice = new_voice
-        self.listener = Annotator(0.0, 0.0, 0.0, temperature)
-        self._seed = seed
+    def __init__(self, settings: ClipSettings):
+        self.settings = settings
+        self.listener = Annotator(0.0, 0.0, 0.0, settings.temperature)
+        # of utterances, deliveries and the choices of the listener
+        self._seed, _ = settings.split_seeds()
         self._requested: dict[str, gold.Measurements] = {}
 
     @abstractmethod
     def read_prompt(self, prompt: str) -> UtteranceT:
         """Parse the utterance that a prompt requests. Raises DataError for other text."""
-
-    @abstractmethod
-    def metadata(self, utterance: UtteranceT) -> dict[str, str]:
-        """Return the row of `Corpus.metadata`."""
 
     @abstractmethod
     def _draw(self, rng: np.random.Generator, split: str) -> tuple[UtteranceT, tuple[DeliveryT, DeliveryT]]:
@@ -118,10 +73,6 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
     @abstractmethod
     def _perform(self, utterance: UtteranceT, delivery: DeliveryT | None) -> Frames:
         """Return the frames of a delivery; None means exactly as requested."""
-
-    @abstractmethod
-    def _rest_hz(self, utterance: UtteranceT) -> float:
-        """Return the pitch of the utterance's voice at rest in Hz."""
 
     @abstractmethod
     def _judge(
@@ -137,25 +88,26 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; pass one response per prompt")
         utterances = [self.read_prompt(prompt) for prompt in prompts]
-        return self._grade(utterances, [_read_codes(response) for response in responses])
+        return self._grade(utterances, [self._read(response) for response in responses])
 
-    def _grade(
-        self, utterances: Sequence[UtteranceT], clips: Sequence[NDArray[np.int64] | None]
-    ) -> dict[str, FloatArray]:
-        """Return all `MEASURES` of clips in codes (T, CODEBOOKS); None is a response that is not a stream."""
+    def _read(self, response: str) -> Frames | None:
+        """Return the frames of a response; None if it is not a stream, or has a code outside its codebook."""
+        try:
+            return self.codec.frames(read_stream(response, CODEBOOKS))
+        except ValueError:
+            return None
+
+    def _grade(self, utterances: Sequence[UtteranceT], clips: Sequence[Frames | None]) -> dict[str, FloatArray]:
+        """Return all `MEASURES` of clips; None is a response that is not a stream."""
         # every clip starts with the worst grades; only audible clips are graded further
         rows = [self._worst(garble=1.0) for _ in clips]
         audible: list[int] = []
         frames: list[Frames] = []
-        for i, (utterance, codes_TK) in enumerate(zip(utterances, clips, strict=True)):
-            try:
-                clip = None if codes_TK is None else self.codec.frames(codes_TK)
-            except ValueError:  # a code outside its codebook
-                clip = None
+        for i, (utterance, clip) in enumerate(zip(utterances, clips, strict=True)):
             if clip is None or not len(clip):
                 continue
             rows[i] = self._worst(garble=0.0, seconds=len(clip) / FRAMES_PER_SECOND)
-            measured = gold.measure(clip, self._rest_hz(utterance))
+            measured = gold.measure(clip, utterance.rest_hz)
             # a clip without an audible frame keeps the worst grades
             if measured is not None:
                 rows[i] |= gold.score_aspects(measured, self._as_requested(utterance))
@@ -171,8 +123,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         """Return the measurements of the utterance spoken exactly as requested."""
         # encoded and decoded like a clip, so that quantisation errors affect both sides of the comparison
         if utterance.prompt not in self._requested:
-            frames = self.codec.frames(self.codec.quantise(self._perform(utterance, None)))
-            measured = gold.measure(frames, self._rest_hz(utterance))
+            measured = gold.measure(self.codec.frames(self._codes(utterance, None)), utterance.rest_hz)
             assert measured is not None, f"{utterance.prompt!r} is not audible"
             self._requested[utterance.prompt] = measured
         return self._requested[utterance.prompt]
@@ -220,34 +171,35 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
             raise DataError(f"unknown split {split!r}; use {' or '.join(SPLITS)}")
         report = LoadReport(kept=n)
         utterances: list[UtteranceT] = []
-        takes: tuple[list[_Take], list[_Take]] = ([], [])
-        for utterance, deliveries in self._draws(split, seed):
-            if len(utterances) == n:
-                break
+        # defect and codes (T, CODEBOOKS) of the first and of the second clip of each pair
+        takes: tuple[list[tuple[str, NDArray[np.int64]]], ...] = ([], [])
+        rng = self._random("clips", split, seed)
+        while len(utterances) < n:
+            utterance, deliveries = self._draw(rng, split)
             report.rows += 1
             # compared as codes, because different deliveries may be quantised to the same clip
-            first, second = (_Take(delivery.defect, self._codes(utterance, delivery)) for delivery in deliveries)
-            if np.array_equal(first.codes_TK, second.codes_TK):
+            first, second = (self._codes(utterance, delivery) for delivery in deliveries)
+            if np.array_equal(first, second):
                 report.drop("identical clips")
                 continue
             utterances.append(utterance)
-            takes[0].append(first)
-            takes[1].append(second)
-        measured = [self._grade(utterances, [take.codes_TK for take in side]) for side in takes]
+            takes[0].append((deliveries[0].defect, first))
+            takes[1].append((deliveries[1].defect, second))
+        measured = [self._grade(utterances, [self.codec.frames(codes_TK) for _, codes_TK in side]) for side in takes]
         # labels use a separate random stream, so that the clips do not depend on the labels
         probability = self.listener.probability(measured[0]["gold"], measured[1]["gold"])
         first_wins = choose(probability, self._random("labels", split, seed))
         pairs = []
         for i, utterance in enumerate(utterances):
             # the listener's choice may disagree with gold
-            chosen, rejected = (0, 1) if first_wins[i] else (1, 0)
-            meta = {
-                "p_chosen": float(probability[i] if first_wins[i] else 1 - probability[i]),
-                **_describe("chosen", takes[chosen][i], measured[chosen], i),
-                **_describe("rejected", takes[rejected][i], measured[rejected], i),
-            }
-            chosen_stream, rejected_stream = (write_stream(takes[side][i].codes_TK) for side in (chosen, rejected))
-            pairs.append(Pair(utterance.prompt, chosen_stream, rejected_stream, meta))
+            sides = {"chosen": 0, "rejected": 1} if first_wins[i] else {"chosen": 1, "rejected": 0}
+            meta: dict[str, Any] = {"p_chosen": float(probability[i] if first_wins[i] else 1 - probability[i])}
+            for name, side in sides.items():
+                grades = ("gold", "phone_error", "audio_seconds")
+                meta |= {f"{grade}_{name}": float(measured[side][grade][i]) for grade in grades}
+                meta |= {f"garble_{name}": bool(measured[side]["garble"][i]), f"defect_{name}": takes[side][i][0]}
+            streams = {name: write_stream(takes[side][i][1]) for name, side in sides.items()}
+            pairs.append(Pair(utterance.prompt, streams["chosen"], streams["rejected"], meta))
         return pairs, report
 
     def prompt_grid(self, texts: int, *, seed: int) -> list[str]:
@@ -273,27 +225,17 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         utterances = [utterance for own in found.values() for utterance in own]
         return [utterance.in_style(style).prompt for utterance in utterances for style in self.styles]
 
-    def _draws(self, split: str, seed: int) -> Iterator[tuple[UtteranceT, tuple[DeliveryT, DeliveryT]]]:
-        """Yield utterances of a split, each with two deliveries, in an infinite sequence."""
-        rng = self._random("clips", split, seed)
-        while True:
-            yield self._draw(rng, split)
-
     def _random(self, purpose: str, split: str, seed: int) -> np.random.Generator:
         """Return an independent random generator for each purpose and split."""
         # crc32 is stable between processes, unlike `hash` of a string
         return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
 
 
-def _read_codes(response: str) -> NDArray[np.int64] | None:
-    """Parse the codes of a response; None if it is not a stream."""
-    try:
-        return read_stream(response, CODEBOOKS)
-    except ValueError:
-        return None
-
-
-def _describe(side: str, take: _Take, measured: Mapping[str, FloatArray], i: int) -> dict[str, float | bool | str]:
-    """Return the entries of `Pair.meta` for one side of pair i."""
-    numbers = {f"{key}_{side}": float(measured[key][i]) for key in ("gold", "phone_error", "audio_seconds")}
-    return {**numbers, f"garble_{side}": bool(measured["garble"][i]), f"defect_{side}": take.defect}
+def clip_world_of(data: Corpus, stage: str) -> ClipWorld[Any, Any]:
+    """Return the speech world of the data. Raises ConfigError if they have none."""
+    if not isinstance(data.oracle, ClipWorld):
+        raise ConfigError(
+            f"algorithm={stage} needs the prompts of a speech world, which data={data.name} does not have; use "
+            "data=speech or data=espeak"
+        )
+    return data.oracle

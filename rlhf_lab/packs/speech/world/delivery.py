@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter1d
 
 from rlhf_lab.packs.speech.sound.voice_frames import BANDS, FRAMES_PER_SECOND, SILENCE_DB, Frames
-from rlhf_lab.packs.speech.world.phones import PAUSE, PHONES, VOWELS, Voice, envelope
+from rlhf_lab.packs.speech.world.phones import PAUSE, PHONES, VOWELS, envelope
 from rlhf_lab.packs.speech.world.prompts import Utterance
 
 POINTS_PER_FRAME = 4
@@ -44,11 +44,9 @@ class Manner(NamedTuple):
     """Parameters of a style.
 
     Attributes:
-        movement: factor of all pitch movement.
-        rate: factor of the speed.
+        movement, rate, pauses: factors of all pitch movement, of the speed, and of the duration of pauses.
         energy: energy of an open vowel in dB of full scale.
         aperiodicity: value added to the aperiodicity of the voice.
-        pauses: factor of the duration of pauses.
     """
 
     movement: float
@@ -173,11 +171,13 @@ def perform(utterance: Utterance, delivery: Delivery | None = None) -> Frames:
     # stages: segments in time, tracks per point (envelope, energy, voicing, pitch), average per frame, cut
     rng = np.random.default_rng(delivery.seed)
     segments = _insert_silences(_segments(utterance, delivery, rng), delivery, rng)
-    points = [segment.points for segment in segments]
     envelope_PD, energy_P, voiced_P, aperiodicity_P = _articulation(utterance, delivery, segments)
     f0_P = np.where(voiced_P, _pitch(utterance, delivery, segments, rng), 0.0)
     frames = _average(f0_P, envelope_PD, energy_P, aperiodicity_P)
-    return _cut(frames, delivery, sum(points))
+    if not delivery.of("clipped"):
+        return frames
+    # the recording ends too early, by up to 45 % of the clip
+    return frames.take(slice(max(1, round(len(f0_P) / POINTS_PER_FRAME * (1 - 0.45 * delivery.of("clipped"))))))
 
 
 def _segments(utterance: Utterance, delivery: Delivery, rng: np.random.Generator) -> list[_Segment]:
@@ -235,7 +235,8 @@ def _articulation(
     manner, melody = MANNERS[utterance.style], MELODIES[utterance.category]
     voice = utterance.speaker
     mumbled = delivery.of("mumbled")
-    neutral = _neutral_envelope(voice)
+    # the neutral envelope of a voice is the mean of its vowels
+    neutral = np.mean([envelope(vowel, voice) for vowel in VOWELS], axis=0)
     shapes: list[NDArray[np.float64]] = []
     energies: list[float] = []
     voicing: list[bool] = []
@@ -269,11 +270,6 @@ def _articulation(
     breath = VOICE_APERIODICITY + manner.aperiodicity + 0.5 * delivery.of("hoarse")
     aperiodicity_P = np.clip(np.repeat(np.array(noise), counts) + breath, 0.01, 0.95)
     return envelope_PD, energy_P, np.repeat(np.array(voicing), counts), aperiodicity_P
-
-
-def _neutral_envelope(voice: Voice) -> NDArray[np.float64]:
-    """Return the neutral envelope of a voice: the mean of its vowels."""
-    return np.asarray(np.mean([envelope(vowel, voice) for vowel in VOWELS], axis=0))
 
 
 def _pitch(
@@ -344,10 +340,3 @@ def _average(
         energy_T=np.maximum(10 * np.log10(power_T), SILENCE_DB),
         aperiodicity_T=np.where(voiced_T, aperiodicity_T, 1.0),
     )
-
-
-def _cut(frames: Frames, delivery: Delivery, points: int) -> Frames:
-    """Apply the defect "clipped": the recording ends too early, by up to 45 % of the clip."""
-    severity = delivery.of("clipped")
-    keep = max(1, round(points / POINTS_PER_FRAME * (1 - 0.45 * severity))) if severity else len(frames)
-    return Frames(frames.f0_T[:keep], frames.envelope_TD[:keep], frames.energy_T[:keep], frames.aperiodicity_T[:keep])

@@ -1,9 +1,8 @@
-"""Naturalness of a clip as the response to a prompt (gold): `ASPECTS`, each 0…1, intelligibility, and a weighted sum.
+"""Naturalness of a clip as the response to a prompt (gold): a weighted sum of `ASPECTS` and intelligibility.
 
-Each of `ASPECTS` compares a measurement of the clip with the same measurement of a reference. The reference is the
-utterance spoken by `perform` without variation, encoded with the codec like the clip. Intelligibility is 1 − phone
-error. Gold measures the frames of the codec, never samples. Therefore gold and the acoustic rewards share neither input
-nor code.
+Each of `ASPECTS` compares a measurement of the clip with that of the utterance spoken exactly as requested.
+Intelligibility is 1 − phone error. Gold measures the frames of the codec, never samples, so gold and the acoustic
+rewards share neither input nor code.
 """
 
 from __future__ import annotations

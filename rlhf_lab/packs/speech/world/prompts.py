@@ -9,7 +9,6 @@ are separated by a space, like syllables. `read_prompt` parses any text of this 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -88,6 +87,10 @@ class Utterance:
         return VOICES[self.voice]
 
     @property
+    def rest_hz(self) -> float:
+        return self.speaker.pitch
+
+    @property
     def split(self) -> str:
         """Split of the utterance: "test" if its syllables or its voice are held out."""
         return "test" if self.voice == HELD_OUT_VOICE else split_of(self.text)
@@ -142,15 +145,9 @@ def draw_utterance(rng: np.random.Generator, split: str, new_voice: float = 0.0)
     heldout_voice = split == "test" and rng.random() < new_voice
     voice = HELD_OUT_VOICE if heldout_voice else str(rng.choice(TRAINING_VOICES))
     style, category = str(rng.choice(list(STYLES))), str(rng.choice(list(CATEGORIES)))
-    for words in _word_sequences(rng):
-        # the syllables are always of the requested split, even for the held-out voice
-        text = " ".join(chain.from_iterable(words))
-        if split_of(text) == split:
-            return Utterance(voice, style, category, words)
-    raise AssertionError("the sequence of words is infinite")
-
-
-def _word_sequences(rng: np.random.Generator) -> Iterator[tuple[tuple[str, ...], ...]]:
     while True:
         count = int(rng.integers(FEWEST_WORDS, MOST_WORDS + 1))
-        yield tuple(WORDS[i] for i in rng.permutation(len(WORDS))[:count].tolist())
+        words = tuple(WORDS[i] for i in rng.permutation(len(WORDS))[:count].tolist())
+        # the syllables are always of the requested split, even for the held-out voice
+        if split_of(" ".join(chain.from_iterable(words))) == split:
+            return Utterance(voice, style, category, words)

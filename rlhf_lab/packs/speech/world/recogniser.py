@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_lab.packs.speech.sound.recogniser import edit_distance
 from rlhf_lab.packs.speech.sound.voice_frames import Frames
 from rlhf_lab.packs.speech.world.phones import PAUSE, PHONES, VOWELS, Voice, envelope
 
@@ -121,12 +122,4 @@ def _collapse(path: list[int]) -> str:
 
 def phone_error(true: str, recognised: str) -> float:
     """Return the edit distance (1 per substitution, insertion, deletion) per true phone; it may exceed 1."""
-    previous = list(range(len(recognised) + 1))
-    for i, letter in enumerate(true):
-        row = [i + 1]
-        for j, other in enumerate(recognised):
-            # substitution or match, deletion, insertion
-            replaced = previous[j] + (letter != other)
-            row.append(min(replaced, previous[j + 1] + 1, row[j] + 1))
-        previous = row
-    return previous[-1] / len(true)
+    return edit_distance(recognised, true) / len(true)

@@ -57,7 +57,7 @@ class ClipSettings(WorldSettings):
 class Speech(ClipSettings):
     """Built-in speech world: short synthetic utterances as codec streams, with known true naturalness."""
 
-    world: ClassVar[str] = "rlhf_lab.packs.speech.world.world"
+    world: ClassVar[str] = "rlhf_lab.packs.speech.world.speech"
     provides: ClassVar[Capability] = ClipSettings.provides | Capability.PHONES
     by_size = replace(ClipSettings.by_size, smoke={"train_pairs": 600, "test_pairs": 100})
 
@@ -71,7 +71,7 @@ class EspeakData(ClipSettings):
         train_pairs, test_pairs: number of pairs per split; training has 24 texts, and 6 other texts are held out.
     """
 
-    world: ClassVar[str] = "rlhf_lab.packs.speech.world.english_world"
+    world: ClassVar[str] = "rlhf_lab.packs.speech.world.espeak"
     texts_per_category: ClassVar[int | None] = 4
     by_size = replace(ClipSettings.by_size, smoke={"train_pairs": 300, "test_pairs": 100})
     train_pairs: int = 800

@@ -11,8 +11,8 @@ import numpy as np
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.generated import rejections, write_generated
-from rlhf_lab.packs.speech.preferences.settings import TTSPreferences
-from rlhf_lab.packs.speech.world.clip_world import ClipWorld
+from rlhf_lab.packs.speech.reward_models.settings import TTSPreferences
+from rlhf_lab.packs.speech.world.clip_world import clip_world_of
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.estimates import win_or_tie
@@ -36,13 +36,7 @@ class ClipPreferences:
 
     def __init__(self, settings: TTSPreferences, run: Run):
         self.settings, self.run = settings, run
-        world = run.data.oracle
-        if not isinstance(world, ClipWorld):
-            raise ConfigError(
-                f"algorithm=tts_preferences needs the prompts of a speech world, which data={run.data.name} does not "
-                "have; use data=speech or data=espeak"
-            )
-        self.world = world
+        self.world = clip_world_of(run.data, "tts_preferences")
         reward = build_reward(run)
         if reward is None:
             raise ConfigError("needs.reward is not set, but algorithm=tts_preferences ranks clips by it; set it")
@@ -53,7 +47,7 @@ class ClipPreferences:
         samples = self.settings.samples
         seed = self.run.seed("tts_preferences/prompts")
         prompts = self.world.prompt_grid(self.settings.texts_per_category, seed=seed)
-        about = [self.world.metadata(self.world.read_prompt(prompt)) for prompt in prompts]
+        about = [self.world.read_prompt(prompt).metadata() for prompt in prompts]
         # a reward may read the row of a prompt, which the data have only for their own prompts
         metadata = {**self.run.data.metadata, **dict(zip(prompts, about, strict=True))}
         corpus = replace(self.run.data, metadata=metadata)
