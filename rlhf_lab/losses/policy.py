@@ -6,6 +6,7 @@ the loss of a step is Σ weight·loss / units.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -118,3 +119,44 @@ def token_weights(aggregation: str, length_N: Tensor, max_tokens: int) -> Tensor
 def loss_units(aggregation: str, responses: int, tokens: int) -> int:
     """Return the divisor of the weighted sum of a step: its tokens or its responses."""
     return tokens if aggregation == "token_mean" else responses
+
+
+def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, *, clip: float) -> Tensor:
+    """½ max((V − R)², (V_clip − R)²), per token (N,).
+
+    V_clip is V kept within `clip` of its value at sampling time; clip=0 turns clipping off. This is the value clipping
+    of PPO's original implementation (arXiv:2005.12729, section 3).
+    """
+    squared_error_N = (values_N - returns_N).square()
+    if not clip:
+        return 0.5 * squared_error_N
+    clipped_N = old_N + (values_N - old_N).clamp(-clip, clip)
+    return 0.5 * torch.maximum(squared_error_N, (clipped_N - returns_N).square())
+
+
+def explained_variance(values_N: Tensor, returns_N: Tensor) -> Tensor:
+    """1 − Var(R − V)/Var(R), a scalar: 1 is a perfect critic, 0 is no better than a constant."""
+    residual_variance = (returns_N - values_N).var(unbiased=False)
+    return_variance = returns_N.var(unbiased=False).clamp(min=1e-12)  # no 0/0 if all returns are equal
+    return 1 - residual_variance / return_variance
+
+
+def importance_weights(log_ratios: Tensor, *, cap: float) -> Tensor:
+    """Return min(exp(log ratio), cap) of each token or response.
+
+    Args:
+        log_ratios: log π_old − log μ, nats, of tokens, or summed over the tokens of each response.
+        cap: maximum weight.
+    """
+    # The comparison is in log space because the ratio of a full response may overflow float32.
+    return log_ratios.clamp(max=math.log(cap)).exp()
+
+
+def effective_fraction(log_ratios: Tensor) -> Tensor:
+    """Return the effective sample size of uncapped ratios as a fraction of the sample: (Σw)² / (n·Σw²), in (0, 1].
+
+    It is 1 if all ratios are equal, and 1/n if one sample has all the weight.
+    """
+    # A common factor cancels. Dividing by the maximum makes the largest weight 1, so that nothing overflows.
+    weights = (log_ratios - log_ratios.max()).exp()
+    return weights.sum().square() / (len(weights) * weights.square().sum())

@@ -16,12 +16,13 @@ from rlhf_lab.losses.policy import (
     ClipRange,
     PolicyTokens,
     cispo,
+    explained_variance,
     gspo,
     loss_units,
     ppo_clip,
     token_weights,
+    value_loss,
 )
-from rlhf_lab.losses.value import explained_variance, value_loss
 
 CLIP = ClipRange(0.2, 0.2)
 

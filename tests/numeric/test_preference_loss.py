@@ -9,18 +9,19 @@ import torch
 
 from rlhf_lab.algorithms.preference.settings import DPO, IterativeDPO
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.losses.consistency import consistency_rate, kendall_tau
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
 from rlhf_lab.losses.preference import (
     PairLogps,
     apo_down,
     apo_zero,
+    consistency_rate,
     cpo,
     dpo,
     hinge,
     idealised_ranking,
     inpo,
     ipo,
+    kendall_tau,
     kto,
     kto_unpaired,
     orpo,

@@ -13,7 +13,7 @@ from support import ONE_LAYER, gpt2_tokenizer, llama_tokenizer, planned
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.environments.maths.chains import step_lines
-from rlhf_lab.losses.process import step_loss
+from rlhf_lab.losses.reward_model import step_loss
 from rlhf_lab.models.build import load_encoder, load_reward_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.steps import end_tokens, step_logits, step_positions, step_row

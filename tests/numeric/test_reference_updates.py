@@ -27,11 +27,10 @@ from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.losses.advantage import GroupScores, gae, whiten
 from rlhf_lab.losses.advantage import grpo as group_z_scores
 from rlhf_lab.losses.kl import k3
-from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip
+from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip, value_loss
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.losses.preference import dpo as dpo_loss
 from rlhf_lab.losses.reward_model import bradley_terry
-from rlhf_lab.losses.value import value_loss
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.sampling.experience import EpisodeGroup
 from rlhf_lab.stages.execute import execute

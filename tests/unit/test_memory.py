@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from rlhf_lab.training.peak_memory import peak_gib, reset_peak
+from rlhf_lab.training.run import peak_gib, reset_peak
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the resident set's peak is read from /proc")

@@ -23,9 +23,16 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.advantage import whiten
-from rlhf_lab.losses.correction import effective_fraction, importance_weights
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
-from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens, loss_units, token_weights
+from rlhf_lab.losses.policy import (
+    POLICY_LOSSES,
+    ClipRange,
+    PolicyTokens,
+    effective_fraction,
+    importance_weights,
+    loss_units,
+    token_weights,
+)
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import ResponseStates, response_states, token_logps
 from rlhf_lab.models.passes import over_rows

@@ -9,7 +9,7 @@ from rlhf_lab.algorithms.policy_gradient.critic import Critic, build_critic
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.policy_gradient.settings import PPO
 from rlhf_lab.losses.advantage import gae
-from rlhf_lab.losses.value import explained_variance, value_loss
+from rlhf_lab.losses.policy import explained_variance, value_loss
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import response_states
 from rlhf_lab.rewards.learned.bt import ScoreScale

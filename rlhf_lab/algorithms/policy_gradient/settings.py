@@ -97,7 +97,7 @@ class OnPolicySettings(TrainingSettings):
             the sampler's values come from older weights.
         correction: importance weight of the policy loss for samples from older weights (`staleness`), another program
             or another precision (rollout=vllm, or bfloat16 on either side): π_old/μ of each `token` or of the full
-            response (`sequence`), where training computes π_old and the sampler μ; see `losses/correction.py`. A KL
+            response (`sequence`), where training computes π_old and the sampler μ; see `losses/policy.py`. A KL
             penalty in the loss and the critic's loss are not weighted. `auto` is `token` for older weights and `none`
             otherwise.
         correction_cap: maximum weight of `correction`.

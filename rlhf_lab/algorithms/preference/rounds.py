@@ -21,8 +21,7 @@ from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import fingerprint, read_json, write_json
 from rlhf_lab.core.types import Reward
-from rlhf_lab.losses.consistency import consistency_rate
-from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.losses.preference import PairLogps, consistency_rate
 from rlhf_lab.models.pair_rows import PairRows, sequence_logps
 from rlhf_lab.monitoring.monitor import Watch, disagreement, unverified
 from rlhf_lab.sampling.episodes import EpisodeCollector

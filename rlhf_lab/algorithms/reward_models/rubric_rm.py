@@ -22,7 +22,7 @@ from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, GradingOracle, Pair, Rubric
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, audit_pairs, filler_shift, prompt_ids
-from rlhf_lab.losses.rubric import squared_error
+from rlhf_lab.losses.reward_model import squared_error
 from rlhf_lab.models.build import load_reward_model, reward_outputs
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import trainable

@@ -16,7 +16,7 @@ from rlhf_lab.algorithms.reward_models.settings import OutcomeModel, ProcessMode
 from rlhf_lab.core.errors import ArtifactError, DataError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.environments.maths.chains import StepOracle, step_lines
-from rlhf_lab.losses.process import step_loss
+from rlhf_lab.losses.reward_model import step_loss
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import trainable

@@ -1,23 +1,27 @@
 """Engine that computes a training step. The training loop calls it without knowledge of processes.
 
-`Engine` is for a single process; subclasses in the other modules split the work.
+`Engine` is for a single process. Its subclasses split the work: `DataParallel` (DDP) here, the others in fsdp.py and
+zero.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
+from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.models.sharded import checkpoint_blocks, keep_in_host_memory
 from rlhf_lab.training.checkpoint import Saved, load_trained_state, trained_state
 from rlhf_lab.training.loop import Algorithm, LossOutput
 from rlhf_lab.training.optim import Optimizers
 from rlhf_lab.training.run import Run
-from rlhf_lab.training.sharding.settings import Single
+from rlhf_lab.training.sharding.settings import Replicated, Single
 
 
 class Engine:
@@ -124,3 +128,43 @@ def _local_bytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor, or of its rows in this process."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.numel() * local.element_size()
+
+
+class Loss(nn.Module):
+    """An algorithm's loss as a forward pass, because DDP only exchanges gradients of a module's forward pass."""
+
+    def __init__(self, algorithm: Algorithm, parts: dict[str, nn.Module]):
+        super().__init__()
+        self.parts = nn.ModuleDict(parts)
+        self.algorithm = algorithm
+
+    def forward(self, micro: Any) -> LossOutput:
+        return self.algorithm.loss(micro)
+
+
+class DataParallel(Engine):
+    """DDP with one gradient exchange per step if every pass uses every parameter, else one per pass.
+
+    A critic, for example, has passes that do not use the policy. DDP then searches each pass for unused parameters.
+    """
+
+    def prepare(self) -> None:
+        self.has_several_parts = len(self.parts) > 1
+        self.ddp = DistributedDataParallel(
+            Loss(self.algorithm, self.parts),
+            find_unused_parameters=self.has_several_parts,
+            gradient_as_bucket_view=True,
+        )
+        # If gradients were freed after a step, passes without an exchange would allocate new ones next to DDP's
+        # buckets, 4 bytes per parameter. Therefore they stay views of the buckets and are set to 0.
+        self.keeps_gradients = not self.has_several_parts
+
+    def loss(self, micro: Any, *, last: bool) -> LossOutput:
+        exchanges = last or self.has_several_parts
+        with nullcontext() if exchanges else self.ddp.no_sync():
+            return self.ddp(micro)
+
+
+def build(settings: Single, algorithm: Algorithm, run: Run) -> Engine:
+    shares = isinstance(settings, Replicated) and ranks.world() > 1
+    return (DataParallel if shares else Engine)(settings, algorithm, run)

@@ -31,8 +31,6 @@ class Sharded(Engine):
     settings: FullySharded
 
     def prepare(self) -> None:
-        if ranks.world() == 1:  # nothing to shard
-            return
         mesh = self._mesh()
         dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
         reshard = self.settings.reshard_after_forward
@@ -78,5 +76,5 @@ class Sharded(Engine):
             free_gathered(module)
 
 
-def build(settings: FullySharded, algorithm: Algorithm, run: Run) -> Sharded:
-    return Sharded(settings, algorithm, run)
+def build(settings: FullySharded, algorithm: Algorithm, run: Run) -> Engine:
+    return (Sharded if ranks.world() > 1 else Engine)(settings, algorithm, run)  # one process has nothing to shard
