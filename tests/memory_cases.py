@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 from transformers.utils import logging
 
-from rlhf_lab.algorithms.policy_gradient.critic import Critic
+from rlhf_lab.algorithms.policy_gradient.ppo import Critic
 from rlhf_lab.losses.kl import k3
 from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip
 from rlhf_lab.losses.preference import PairLogps, dpo

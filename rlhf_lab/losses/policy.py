@@ -1,4 +1,4 @@
-"""Policy losses: pure functions from log-probabilities and advantages of sampled tokens to one loss per token.
+"""Losses of policy and critic: pure functions from log-probabilities and advantages of sampled tokens, one per token.
 
 Tokens of all rows are concatenated, (N,). The losses do not weight tokens against each other: `token_weights` does, and
 the loss of a step is Σ weight·loss / units.
@@ -139,6 +139,12 @@ def explained_variance(values_N: Tensor, returns_N: Tensor) -> Tensor:
     residual_variance = (returns_N - values_N).var(unbiased=False)
     return_variance = returns_N.var(unbiased=False).clamp(min=1e-12)  # no 0/0 if all returns are equal
     return 1 - residual_variance / return_variance
+
+
+# Importance weights for samples from μ, the probabilities that the sampler computes. They differ slightly from π_old,
+# which training computes and of which the policy loss treats them as samples. Each term of the loss (one token or one
+# full response) is multiplied by π_old/μ, so that its expectation is that under π_old, as in the decoupled objective
+# (arXiv:2110.00641, eq. 4). The cap (arXiv:1802.01561, eq. 1) keeps the variance finite and biases towards μ.
 
 
 def importance_weights(log_ratios: Tensor, *, cap: float) -> Tensor:

@@ -90,10 +90,10 @@ def pair_logps(
 
 def pair_batch(pairs: Sequence[PairRows], device: str) -> TokenBatch:
     """Return a batch of all chosen rows, then all rejected rows: (2B, T)."""
-    return TokenBatch.from_rows(_chosen_then_rejected(pairs), device)
+    return TokenBatch.from_rows(chosen_then_rejected(pairs), device)
 
 
-def _chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
+def chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
     chosen_rows = [chosen for chosen, _ in pairs]
     rejected_rows = [rejected for _, rejected in pairs]
     return chosen_rows + rejected_rows
@@ -114,7 +114,7 @@ def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
 
     The first row gets the last row's response. With two pairs or more, no response follows the prompt of its own pair.
     """
-    return shifted_rows(_chosen_then_rejected(pairs), max_length)
+    return shifted_rows(chosen_then_rejected(pairs), max_length)
 
 
 def shifted_rows(rows: Sequence[Row], max_length: int) -> list[Row]:

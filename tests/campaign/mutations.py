@@ -1510,7 +1510,7 @@ OPTIMISED = (
     ),
     Mutant(
         "critic_of_unscaled_scores",
-        "critic.build_critic",
+        "ppo.build_critic",
         "weight_1d / sd",
         "weight_1d",
         "a critic from the reward model starts with values of another scale than the rewards",

@@ -94,8 +94,6 @@ REFUSED: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Trainer → setting → a value that it cannot honour."""
-BY_CHOICE = {("kto", "loss"), ("rloo", "advantage")}
-"""Settings that pick the trainer, so that another value means another trainer."""
 
 
 def problems(recipe: str, *overrides: str) -> list[str]:
@@ -121,8 +119,6 @@ def test_every_refusal_is_tried(name):
     spec = TRAINERS[name]
     refusing = {key for table in (spec.algorithm, spec.rollout) for key, option in table.items() if option.refusal}
     assert refusing == set(REFUSED[name])
-    silent = {key for key, option in spec.algorithm.items() if option.note.startswith("must be") and not option.refusal}
-    assert {(name, key) for key in silent} <= BY_CHOICE
 
 
 @pytest.mark.parametrize("name", TRAINERS)

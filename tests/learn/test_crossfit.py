@@ -10,8 +10,14 @@ import pytest
 from support import ONE_LAYER, SMALL_WORLD, Stopped, planned, stop_at
 
 from rlhf_lab.algorithms.pair_selection.crossfit import CrossFitting
-from rlhf_lab.algorithms.pair_selection.margins import Margins, read_margins
-from rlhf_lab.algorithms.pair_selection.selection import chosen_pairs, label_right, selection_metrics, words_difference
+from rlhf_lab.algorithms.pair_selection.selection import (
+    Margins,
+    chosen_pairs,
+    label_right,
+    read_margins,
+    selection_metrics,
+    words_difference,
+)
 from rlhf_lab.algorithms.pair_selection.settings import Selection
 from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.algorithms.reward_models.settings import RewardModel

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_lab.algorithms.pair_selection.rules import headroom
+from rlhf_lab.algorithms.pair_selection.selection import headroom
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.pair_selection.rules import prompt_folds, top_fraction
+from rlhf_lab.algorithms.pair_selection.selection import prompt_folds, top_fraction
 
 
 def accuracies(signed: bool, repeats: int = 40, count: int = 600, width: int = 50) -> tuple[float, float]:

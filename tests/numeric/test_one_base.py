@@ -15,8 +15,7 @@ from support import ONE_LAYER, SMALL_WORLD, gpt2_tokenizer, planned
 from test_sampler import CONFIGS, prompts, random_model
 from torch import nn
 
-from rlhf_lab.algorithms.policy_gradient.critic import Critic, build_critic
-from rlhf_lab.algorithms.policy_gradient.ppo import ProximalPolicyOptimisation
+from rlhf_lab.algorithms.policy_gradient.ppo import Critic, ProximalPolicyOptimisation, build_critic
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.models import lora

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlhf_lab.algorithms.reward_models.reward_pairs import confidence_rows, length_statistic
+from rlhf_lab.algorithms.reward_models.reward_members import confidence_rows, length_statistic
 
 EOS, SURE, UNSURE = 9, [51, 52], [61]
 ENCODER = SimpleNamespace(chat=False, eos_id=EOS, response=lambda text: [*(SURE if text == "sure" else UNSURE), EOS])

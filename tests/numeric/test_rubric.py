@@ -12,7 +12,7 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, checked, planned
 
 from rlhf_lab import load_reward
-from rlhf_lab.algorithms.policy_gradient.critic import build_critic
+from rlhf_lab.algorithms.policy_gradient.ppo import build_critic
 from rlhf_lab.algorithms.reward_models.rubric_rm import score_weights
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
 
 from rlhf_lab.algorithms.supervised.self_training import ScoredSamples, SelfTrainer
-from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
+from rlhf_lab.algorithms.supervised.settings import SelfTraining
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json

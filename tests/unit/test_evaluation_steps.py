@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
-from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
+from rlhf_lab.algorithms.supervised.settings import SelfTraining
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.training.loop import Algorithm
 from rlhf_lab.training.settings import TrainingSettings

@@ -10,7 +10,7 @@ import pytest
 from support import checked
 
 from rlhf_lab.algorithms.preference import dpo_iterative
-from rlhf_lab.algorithms.preference.rounds import Round, RoundFiles, best_and_worst
+from rlhf_lab.algorithms.preference.dpo_iterative import Round, RoundFiles, best_and_worst
 from rlhf_lab.algorithms.preference.settings import NO_REFERENCE, IterativeDPO
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES

@@ -20,7 +20,7 @@ from rlhf_lab.algorithms.policy_gradient.rollouts import Rollouts
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core import ranks
-from rlhf_lab.core.errors import ConfigError, NumericError
+from rlhf_lab.core.errors import NumericError
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.advantage import whiten
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
@@ -40,7 +40,7 @@ from rlhf_lab.models.sharded import blocks_dtype
 from rlhf_lab.models.weights import stored_as
 from rlhf_lab.monitoring.audit import Auditor
 from rlhf_lab.monitoring.monitor import Watch
-from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.rewards.graph import build_graph
 from rlhf_lab.sampling.experience import EpisodeGroup, Experience, Imitation, Micro, early_scores, episodes_of
 from rlhf_lab.training.batching import micro_batches, plan_steps
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
@@ -61,14 +61,10 @@ class OnPolicy(Algorithm):
     def __init__(self, settings: OnPolicySettings, run: Run):
         self.settings, self.run = settings, run
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        reward = build_reward(run)
-        if reward is None:
-            raise ConfigError("needs.reward is not set, but the policy is trained on it; set it, or use reward=gold")
+        reward = build_graph(run.config.reward, run)
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, settings.max_length)
         self.max_new_tokens = run.config.rollout.max_new_tokens
         self.temperature = run.config.rollout.temperature
-        if not self.temperature:
-            raise ConfigError("rollout.temperature=0 always samples the same response; use rollout.temperature=1")
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
@@ -111,9 +107,7 @@ class OnPolicy(Algorithm):
         experience = self.experience
         rows = self.plan[update]
         splits = micro_batches(rows, experience.lengths, settings.micro_batch_tokens)
-        micro: list[Any] = []
-        for split in splits:
-            micro.append(experience.micro(sorted(split), self.weight_N, self.run.device))
+        micro: list[Any] = [experience.micro(sorted(split), self.weight_N, self.run.device) for split in splits]
         sampled_tokens = sum(experience.sampled_lengths[i] for i in rows)
         units = loss_units(settings.aggregation or "", len(rows), sampled_tokens)
         # While only the critic learns, an SFT loss would change the policy.
@@ -139,10 +133,7 @@ class OnPolicy(Algorithm):
         loss_N = clipped_loss.per_token
         if "correction" in micro.tokens:
             loss_N = loss_N * micro.tokens["correction"]
-        metrics = {
-            "clip_fraction": clipped_loss.clipped.float(),
-            "approx_kl": k3(old_N, logp_N.detach()),
-        }
+        metrics = {"clip_fraction": clipped_loss.clipped.float(), "approx_kl": k3(old_N, logp_N.detach())}
         if settings.kl_in == "loss" and self.beta:
             penalty_N = KL_ESTIMATORS[settings.kl_estimator](logp_N, micro.tokens["ref"])
             loss_N = loss_N + self.beta * penalty_N
@@ -254,18 +245,15 @@ class OnPolicy(Algorithm):
 
     def _experience(self, groups: list[EpisodeGroup], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
         """Return scored responses with old and reference log-probabilities, and their scores (R,)."""
-        scored = []
-        for group in groups:
-            scored += [(group, i) for i, score in enumerate(group.scores) if np.isfinite(score)]
+        scored = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
         episodes = [group.episodes[i] for group, i in scored]
         experience = Experience.of(episodes)
         if not scored:
             return experience, torch.zeros(0)
         sampler_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
         if any(group.early for group in groups):
-            experience.tokens["early"] = early_scores(
-                episodes, [group.early[i] if group.early else [] for group, i in scored]
-            )
+            early = [group.early[i] if group.early else [] for group, i in scored]
+            experience.tokens["early"] = early_scores(episodes, early)
         # The first rollout computes sampler, trainer and reference log-probabilities in any case, to compare them once.
         first = not self.checked
         recompute = first or self._recomputes_old_logps()
@@ -351,10 +339,8 @@ class OnPolicy(Algorithm):
     @torch.no_grad()
     def _logps(self, model: nn.Module, experience: Experience) -> Tensor:
         """Return log π of all response tokens in the precision of training, (N,) on the CPU."""
-        return self.per_token(
-            experience,
-            lambda batch: token_logps(model, batch, temperature=self.temperature, truncation=self.truncation).logps_N,
-        )
+        options: dict[str, Any] = {"temperature": self.temperature, "truncation": self.truncation}
+        return self.per_token(experience, lambda batch: token_logps(model, batch, **options).logps_N)
 
     def per_token(self, experience: Experience, values: Callable[[TokenBatch], Tensor]) -> Tensor:
         """Apply `values` to all rows, in batches of similar length, and return its value for each token, (N,)."""

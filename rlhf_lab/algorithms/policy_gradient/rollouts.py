@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.algorithms.pair_selection.rules import filter_responses
+from rlhf_lab.algorithms.pair_selection.selection import filter_responses
 from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum, by_length, ordered_tasks
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
@@ -62,9 +62,7 @@ class PendingRollouts:
     @classmethod
     def from_state(cls, state: dict[str, Any], tasks: Sequence[Task]) -> PendingRollouts:
         sampled = zip(state["order"], state["episodes"], strict=False)  # replacement tasks have no episodes yet
-        episodes = []
-        for position, group in sampled:
-            episodes.append([episode_from(tasks[position], values) for values in group])
+        episodes = [[episode_from(tasks[i], values) for values in group] for i, group in sampled]
         return cls(state["order"], Collection(lambda: episodes), state["prompts_cut"])
 
 
@@ -188,9 +186,7 @@ class Rollouts:
         self, model: nn.Module, positions: list[int], episodes: list[list[Episode]], iteration: int, attempt: int
     ) -> list[EpisodeGroup]:
         """Return scored and filtered groups of the episodes of the tasks at these positions."""
-        groups = []
-        for position, sampled in zip(positions, episodes, strict=True):
-            groups.append(EpisodeGroup(self.tasks[position], sampled))
+        groups = [EpisodeGroup(self.tasks[i], sampled) for i, sampled in zip(positions, episodes, strict=True)]
         self._score_groups(groups)
         if self.settings.advantage == "remax":
             self._score_greedy_responses(model, groups)
@@ -203,12 +199,9 @@ class Rollouts:
             return groups
         rng = np.random.default_rng(self.run.seed(f"on_policy/filter/{attempt}", iteration))
         how, size = settings.rollout_filter, settings.group_size
-        # The groups are filtered in order, because `best_random` uses one stream of random numbers.
-        filtered = []
-        for group in groups:
-            kept = filter_responses(np.array(group.rewards), size, how, rng)
-            filtered.append(group.keep(kept.tolist()))
-        return filtered
+        # In order, because `best_random` uses one stream of random numbers.
+        kept = [filter_responses(np.array(group.rewards), size, how, rng) for group in groups]
+        return [group.keep(positions.tolist()) for group, positions in zip(groups, kept, strict=True)]
 
     def _score_groups(self, groups: list[EpisodeGroup]) -> None:
         """Write rewards and shaped scores into newly sampled groups with a single call of the reward."""

@@ -140,23 +140,25 @@ class PairTable:
         self.lengths = [pair_length(pair) for pair in pairs]
 
     def batch(self, indices: list[int], micro_batch_tokens: int, z_ref: Tensor | None = None) -> StepBatch:
-        # A pair has two rows, so the budget is halved. Rounded up because 0 means "not split", and 1 must not become 0.
-        max_pair_tokens = (micro_batch_tokens + 1) // 2
-        splits = micro_batches(indices, self.lengths, max_pair_tokens)
+        splits = micro_batches(indices, self.lengths, micro_batch_tokens, rows=2)
         return StepBatch([self._make_micro_batch(split, z_ref) for split in splits], units=len(indices))
 
     def _make_micro_batch(self, indices: list[int], z_ref: Tensor | None) -> PairMicro:
         index = torch.tensor(indices)
 
-        def select(logps: PairLogps | None) -> PairLogps | None:
-            if logps is None:
-                return None
-            return PairLogps(*(to_device(values[index], self.device) for values in logps))
+        def select(values: Tensor) -> Tensor:
+            return to_device(values[index], self.device)
+
+        def select_both(logps: PairLogps | None) -> PairLogps | None:
+            return logps and PairLogps(*map(select, logps))
 
         consistency_B = self.context.consistency_B
-        if consistency_B is not None:
-            consistency_B = to_device(consistency_B[index], self.device)
-        context = PairContext(select(self.context.ref), select(self.context.previous), z_ref, consistency_B)
+        context = PairContext(
+            select_both(self.context.ref),
+            select_both(self.context.previous),
+            z_ref,
+            None if consistency_B is None else select(consistency_B),
+        )
         return [self.pairs[i] for i in indices], context
 
 
@@ -215,9 +217,8 @@ class OnePassDPO(PreferenceAlgorithm):
     def start(self) -> None:
         """Compute or load the reference's log-probabilities in the precision that the policy trains in."""
         if self.objective.needs("ref"):
-            self.table.context = PairContext(
-                reference_logps(self.run, self.reference, self.table.pairs, self.codebooks)
-            )
+            ref = reference_logps(self.run, self.reference, self.table.pairs, self.codebooks)
+            self.table.context = PairContext(ref)
 
     def collect(self, step: int) -> StepBatch:
         return self.batch(self.table, self.steps[step])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
+from rlhf_lab.algorithms.pair_selection.settings import PairSettings
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
@@ -168,15 +168,10 @@ class PreferenceSettings(TrainingSettings):
 
 @register("algorithm", "dpo")
 @dataclass(frozen=True)
-class DPO(PreferenceSettings):
+class DPO(PreferenceSettings, PairSettings):
     """One pass over the corpus pairs. The policy starts from `needs.policy`, which is also the reference.
 
     With `needs.soup` the reference is the mean of the weights of both policies (arXiv:2411.01798).
-
-    Args:
-        max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
-            all.
-        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
     # only evaluations read the late roles
@@ -201,8 +196,6 @@ class DPO(PreferenceSettings):
             "beta": 0.3,
         },
     )
-    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
-    selection: Selection = field(default_factory=Selection)
 
     @property
     def trl_trainer(self) -> str:
@@ -223,11 +216,11 @@ class DPO(PreferenceSettings):
 
     def rules(self) -> tuple[Rule, ...]:
         rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
-        return (
-            *super().rules(),
-            (self.loss != "inpo", rounds_only),
-            *selection_rules(self.selection, beta=self.loss in ("sigmoid", "robust")),
-        )
+        return (*super().rules(), (self.loss != "inpo", rounds_only))
+
+    @property
+    def has_dpo_optimum(self) -> bool:
+        return self.loss in ("sigmoid", "robust")
 
 
 @register("algorithm", "step_pairs")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.algorithms.pair_selection.rules import random_subset
+from rlhf_lab.algorithms.pair_selection.selection import random_subset
 from rlhf_lab.algorithms.reward_models.grades import HEADER, ROWS
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import append_jsonl, read_rows, truncate, write_json

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.algorithms.pair_selection.margins import corpus_mark
+from rlhf_lab.algorithms.pair_selection.selection import corpus_mark
 from rlhf_lab.algorithms.reward_models.grades import SIDES
 from rlhf_lab.core.types import Pair
 from rlhf_lab.packs.judging.judges.rubric import Grades, JudgeRubric

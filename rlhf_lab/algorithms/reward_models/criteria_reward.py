@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from rlhf_lab.algorithms.reward_models.criteria.settings import CriteriaRewardSettings
+from rlhf_lab.algorithms.reward_models.settings import CriteriaRewardSettings
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
