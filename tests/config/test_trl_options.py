@@ -121,12 +121,6 @@ def test_every_refusal_is_tried(name):
     assert refusing == set(REFUSED[name])
 
 
-@pytest.mark.parametrize("name", TRAINERS)
-def test_each_trainer_takes_its_base(name):
-    root = checked(*BASE[name], "engine=trl")
-    assert root.algorithm.trl_trainer == name
-
-
 @pytest.mark.parametrize(
     ("name", "setting", "overrides"),
     [(name, setting, overrides) for name, cases in REFUSED.items() for setting, overrides in cases.items()],
@@ -194,6 +188,7 @@ ARGUMENT_CASES = {
 @pytest.mark.parametrize("name", TRAINERS)
 def test_arguments(name):
     root = checked(*BASE[name], "engine=trl", "checkpoint.every_steps=7")
+    assert root.algorithm.trl_trainer == name
     found = options.arguments(root, device="cpu", directory="here", seed=3, steps=11)
     common = {"output_dir": "here", "seed": 3, "max_steps": 11, "use_cpu": True, "bf16": False, "report_to": []}
     expected = {**common, "save_strategy": "steps", "save_steps": 7, "gradient_checkpointing": False}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, planned, plant, prompt_text, said, toy_rows, write_pairs
+from support import ONE_LAYER, planned, plant, prompt_text, toy_rows, write_pairs
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.types import RewardBatch
@@ -17,7 +17,6 @@ from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.rewards.graph import build_graph
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.sampling.local import LocalSampler
@@ -153,30 +152,6 @@ def test_refresh_builds_again_and_ends_the_same(toy, tmp_path):
     built = path.stat().st_mtime_ns
     ensure(stage, time.time() - 60)  # as another job of the same study: what this run built counts as fresh
     assert path.stat().st_mtime_ns == built
-
-
-def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_path):
-    """Members have only their base in common: they differ, both learn, and on disagreement `uwo` is below `mean`."""
-    data, policy = toy
-    common = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", *FIXED, f"outputs={tmp_path}")
-    size = ("algorithm.lr=1e-2", "algorithm.epochs=4", "algorithm.members=2", "algorithm.member_fraction=0.7")
-    stage = planned("reward_model", *common, *size, "rollout.max_new_tokens=12")
-    result = execute(stage)
-    assert result["metrics"]["accuracy"]["mean"] >= 0.9
-    assert result["metrics"]["disagreement"]["mean"] > 0
-    questions, long, _ = zip(*toy_rows(8, seed=5), strict=True)
-    requested = [prompt_text(question) for question in questions]
-    found = {}
-    for how in ("mean", "worst", "uwo"):
-        choice = (f"reward.terms.bt.ensemble={how}", "reward.terms.bt.penalty_weight=2", *EVALUATION)
-        config = planned("dpo", *common, f"needs.reward={stage.model}", *choice).config
-        run = Run(tmp_path, config, {"policy": str(policy), "reward": stage.model})
-        found[how] = build_graph(config.reward, run)(said(requested, long))
-    parts = found["mean"].parts
-    members = np.stack([parts["bt/member_0"], parts["bt/member_1"]])
-    assert np.abs(members[0] - members[1]).max() > 1e-3
-    assert np.allclose(found["mean"].total_N, members.mean(0)) and np.allclose(found["worst"].total_N, members.min(0))
-    assert np.allclose(found["uwo"].total_N, members.mean(0) - 2 * members.var(0))
 
 
 @pytest.mark.slow

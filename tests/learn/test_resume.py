@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
+from support import (
+    ONE_LAYER,
+    SMALL_WORLD,
+    Stopped,
+    assert_equal_models,
+    execute_with_stops,
+    model_tensors,
+    planned,
+    stop_at,
+)
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -103,9 +112,7 @@ def logged(stage: Stage) -> list[str]:
 
 
 def assert_same(one: Stage, other: Stage) -> None:
-    a, b = model_tensors(Path(one.model)), model_tensors(Path(other.model))
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert_equal_models(one, other)
     first, second = (read_json(stage.directory / "result.json") for stage in (one, other))
     assert second["status"] == "completed"
     assert first["metrics"] == second["metrics"]
@@ -136,16 +143,9 @@ def assert_same(one: Stage, other: Stage) -> None:
 def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninterrupted, monkeypatch):
     stage = plan(recipe, tmp_path, upstream, every=2, background=len(stops) > 1)
     assert stage.key == uninterrupted[recipe].key
-    for stop in stops:
-        stop_at(monkeypatch, algorithm(recipe), stop)
-        with pytest.raises(Stopped):
-            execute(stage)
-        assert read_json(stage.directory / "result.json")["status"] == "failed"
-    stop_at(monkeypatch, algorithm(recipe), None)
-    execute(stage)
+    result = execute_with_stops(monkeypatch, algorithm(recipe), stage, *stops)
     assert_same(uninterrupted[recipe], stage)
-    notes = read_json(stage.directory / "result.json")["notes"]
-    assert any(note.startswith("resumed at step") for note in notes)
+    assert any(note.startswith("resumed at step") for note in result["notes"])
     assert not (stage.directory / "checkpoint.pt").exists()
 
 

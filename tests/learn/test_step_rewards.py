@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
+from support import ONE_LAYER, assert_equal_models, checked, execute_with_stops, planned
 
 from rlhf_lab.algorithms.reward_models.step_reward import StepRewardModelling, label_source
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
-from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.step_report import GradedSolutions, truth_metrics
 from rlhf_lab.models.encoding import Encoder
@@ -220,16 +220,8 @@ def test_resumed_equals_uninterrupted(recipe, tmp_path, policy, monkeypatch):
         return planned(recipe, *SMALL, *STEPS, *rollouts, *needs)
 
     full, parts = plan("whole", 0), plan("parts", 1)
-    execute(full)
-    for stop in (2, 7):
-        stop_at(monkeypatch, StepRewardModelling, stop)
-        with pytest.raises(Stopped):
-            execute(parts)
-    stop_at(monkeypatch, StepRewardModelling, None)
-    execute(parts)
-    a, b = model_tensors(Path(full.model)), model_tensors(Path(parts.model))
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    first, second = (read_json(stage.directory / "result.json") for stage in (full, parts))
+    first, second = execute(full), execute_with_stops(monkeypatch, StepRewardModelling, parts, 2, 7)
+    assert_equal_models(full, parts)
     assert first["metrics"] == second["metrics"] and any("resumed" in note for note in second["notes"])
     assert (Path(full.model) / "step_judge.json").exists()
 

@@ -17,27 +17,20 @@ from rlhf_lab.losses.reward_model import (
 )
 
 
-def loss(chosen: float, rejected: float, **kwargs: float) -> float:
-    column = torch.tensor([[chosen], [rejected]], dtype=torch.float64)
-    return bradley_terry(column[0], column[1], **kwargs).item()
-
-
-def test_worked_examples():
-    """−log σ(1) = 0.313262; equal scores log 2; −log σ(−2) = 2.126928."""
-    assert loss(1.5, 0.5) == pytest.approx(0.313262, abs=1e-6)
-    assert loss(3.0, 3.0) == pytest.approx(math.log(2))
-    assert loss(-1.0, 1.0) == pytest.approx(2.126928, abs=1e-6)
-
-
-def test_margin():
-    """The chosen response must win by the margin: scores 1.5 − 0.5 with margin 1 cost as much as a tie."""
-    assert loss(1.5, 0.5, margin=1.0) == pytest.approx(math.log(2))
-    assert loss(1.5, 0.5, margin=3.0) == pytest.approx(2.126928, abs=1e-6)
-
-
-def test_centering():
-    """0.01·(1.5 + 0.5)² = 0.04 on top of 0.313262."""
-    assert loss(1.5, 0.5, centering=0.01) == pytest.approx(0.353262, abs=1e-6)
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "settings", "loss"),
+    [
+        (1.5, 0.5, {}, 0.313262),  # −log σ(1)
+        (3.0, 3.0, {}, math.log(2)),
+        (-1.0, 1.0, {}, 2.126928),  # −log σ(−2)
+        (1.5, 0.5, {"margin": 1.0}, math.log(2)),  # the chosen response must win by the margin
+        (1.5, 0.5, {"margin": 3.0}, 2.126928),
+        (1.5, 0.5, {"centering": 0.01}, 0.353262),  # 0.01·(1.5 + 0.5)² on top of 0.313262
+    ],
+)
+def test_bradley_terry_by_hand(chosen, rejected, settings, loss):
+    found = bradley_terry(column(chosen), column(rejected), **settings)
+    assert found.item() == pytest.approx(loss, abs=1e-6)
 
 
 def test_gradient_by_hand():

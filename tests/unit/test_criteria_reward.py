@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rlhf_lab.algorithms.reward_models.criteria_reward import agreement, build, measure_pairs
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
 from rlhf_lab.algorithms.reward_models import criteria_reward
+from rlhf_lab.algorithms.reward_models.criteria_reward import agreement, build, measure_pairs
 from rlhf_lab.algorithms.reward_models.settings import CriteriaRewardSettings
 from rlhf_lab.config.compose import check_command
 from rlhf_lab.core.errors import ArtifactError, ConfigError

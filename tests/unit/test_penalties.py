@@ -14,18 +14,6 @@ from rlhf_lab.monitoring.silence import no_reward, remarks
 from rlhf_lab.sampling.experience import EpisodeGroup
 
 
-def test_the_score_is_the_reward_less_its_penalties():
-    """Limit 10, last 4 overlong: 8 tokens cost (8 − 6)/4 = .5, 10 cost 1; a truncated response costs 1 more."""
-    shaper = RewardShaper(GRPO(missing_eos_penalty=1.0, overlong_tokens=4), max_new_tokens=10)
-    lengths, finished = [5, 8, 10], [True, True, False]
-    penalties = shaper.penalties(lengths, finished)
-    assert {name: values.tolist() for name, values in penalties.items()} == {
-        "missing_eos": [0, 0, 1],
-        "overlong": [0, 0.5, 1],
-    }
-    assert shaper(np.full(3, 2.0), lengths, finished).tolist() == [2, 1.5, 0]
-
-
 def test_remarks_on_rewards_that_train_on_nothing_or_on_penalties_only():
     rows = [{"unscored": 0.0, "reward_sd": 0.0, "score_sd": 0.4, "penalty/missing_eos": 0.2, "ended": 0.8}]
     assert "trained on penalties only (penalty/missing_eos" in str(no_reward(rows))

@@ -24,6 +24,11 @@ def test_penalties_by_hand():
     assert shaped(reward_clip=1.5, missing_eos_penalty=1.0)[:3] == [1, -2.5, 1.5]
     # Four tokens before the limit of 10: nothing up to 6, then a quarter per token.
     assert shaped(overlong_tokens=4, missing_eos_penalty=0.0)[:3] == [1, -4, 1.25]
+    penalties = RewardShaper(PPO(overlong_tokens=4), max_new_tokens=10).penalties(LENGTHS, ENDED)
+    assert {name: values.tolist() for name, values in penalties.items()} == {
+        "missing_eos": [0, 1, 0, 0],
+        "overlong": [0, 1, 0.75, 0],
+    }
 
 
 def test_the_running_scale_is_that_of_all_scores_seen():
