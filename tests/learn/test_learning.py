@@ -44,11 +44,7 @@ def test_sft_memorises_a_toy_corpus(tmp_path):
         "data=pairs",
         f"data.path={data}",
         *FIXED,
-        "model.hidden=32",
-        "model.layers=1",
-        "algorithm.lr=1e-2",
-        "algorithm.epochs=40",
-        f"outputs={tmp_path}",
+        *("model.hidden=32", "model.layers=1", "algorithm.lr=1e-2", "algorithm.epochs=40", f"outputs={tmp_path}"),
     )
     result = execute(stage)
     assert result["metrics"]["heldout_nll"]["mean"] < 0.1
@@ -64,19 +60,11 @@ def test_dpo_raises_the_margin(toy, tmp_path):
     _, policy = toy
     data = write_pairs(tmp_path / "shorter.jsonl", [(q, short, long) for q, long, short in toy_rows(200)])
     stage = planned(
-        "dpo",
-        "data=pairs",
-        f"data.path={data}",
-        f"needs.policy={policy}",
-        "needs.reward=null",
+        *("dpo", "data=pairs", f"data.path={data}", f"needs.policy={policy}", "needs.reward=null"),
         *FIXED,
         *EVALUATION,
-        "algorithm.lr=1e-2",
-        "algorithm.beta=0.3",
-        "algorithm.epochs=6",
-        "algorithm.log_every_steps=1",
-        "rollout.max_new_tokens=12",
-        f"outputs={tmp_path}",
+        *("algorithm.lr=1e-2", "algorithm.beta=0.3", "algorithm.epochs=6", "algorithm.log_every_steps=1"),
+        *("rollout.max_new_tokens=12", f"outputs={tmp_path}"),
     )
     result = execute(stage)
     rows = metrics(stage.directory)
@@ -107,20 +95,11 @@ def planted(monkeypatch) -> TermSettings:
 def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
     data, policy = toy
     config = planned(
-        "dpo_iterative",
-        "data=pairs",
-        f"data.path={data}",
-        f"needs.policy={policy}",
-        "needs.baseline=null",
+        *("dpo_iterative", "data=pairs", f"data.path={data}", f"needs.policy={policy}", "needs.baseline=null"),
         *FIXED,
         *EVALUATION,
-        "algorithm.lr=3e-3",
-        "algorithm.rounds=3",
-        "algorithm.prompts_per_round=64",
-        "algorithm.corpus_fraction=0",
-        "algorithm.updates_per_pair=2",
-        f"algorithm.buffer={buffer}",
-        "rollout.max_new_tokens=10",
+        *("algorithm.lr=3e-3", "algorithm.rounds=3", "algorithm.prompts_per_round=64", "algorithm.corpus_fraction=0"),
+        *("algorithm.updates_per_pair=2", f"algorithm.buffer={buffer}", "rollout.max_new_tokens=10"),
     ).config
     from rlhf_lab.training.loop import train
 

@@ -21,13 +21,8 @@ from rlhf_lab.training.loop import train
 from rlhf_lab.training.run import Result, Run
 
 SIZE = (
-    "evaluation.prompts=8",
-    "evaluation.samples_per_prompt=4",
-    "evaluation.pairs=20",
-    "checkpoint.every_steps=0",
-    "rollout.max_new_tokens=10",
-    "algorithm.lr=3e-3",
-    "algorithm.log_every_steps=1",
+    *("evaluation.prompts=8", "evaluation.samples_per_prompt=4", "evaluation.pairs=20", "checkpoint.every_steps=0"),
+    *("rollout.max_new_tokens=10", "algorithm.lr=3e-3", "algorithm.log_every_steps=1"),
 )
 
 
@@ -62,11 +57,7 @@ def build(recipe: str, toy, reward, directory: Path, *overrides: str) -> OnPolic
     critic = [f"{key}={value}" for key, value in usual.items() if key not in named]
     config = planned(
         recipe,
-        "data=pairs",
-        f"data.path={data}",
-        f"needs.policy={policy}",
-        "needs.reward=null",
-        "reward=length",
+        *("data=pairs", f"data.path={data}", f"needs.policy={policy}", "needs.reward=null", "reward=length"),
         *SIZE,
         *critic,
         *overrides,

@@ -142,11 +142,8 @@ RESUMED = {
     },
 }
 ROUNDS = (
-    "algorithm.prompts_per_round=32",
-    "algorithm.corpus_fraction=0.33",
-    "algorithm.rounds=2",
-    "algorithm.buffer=full",
-    "needs.baseline=null",
+    *("algorithm.prompts_per_round=32", "algorithm.corpus_fraction=0.33", "algorithm.rounds=2"),
+    *("algorithm.buffer=full", "needs.baseline=null"),
 )
 
 

@@ -27,13 +27,8 @@ from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.run import Run
 
 SMALL = (
-    "data=arithmetic_small",
-    "data.max_steps=3",
-    "data.train_problems=64",
-    "data.test_problems=24",
-    "rollout.max_new_tokens=16",
-    "evaluation.prompts=8",
-    "checkpoint.every_steps=0",
+    *("data=arithmetic_small", "data.max_steps=3", "data.train_problems=64", "data.test_problems=24"),
+    *("rollout.max_new_tokens=16", "evaluation.prompts=8", "checkpoint.every_steps=0"),
     *ONE_LAYER,
 )
 REPORT = ("algorithm.samples=4", "algorithm.choose_from=2")
@@ -288,19 +283,9 @@ def test_a_judge_that_knows_the_truth_finds_everything():
 
 
 PLANTED = (
-    "data=arithmetic",
-    "data.largest=10",
-    "data.min_steps=2",
-    "data.max_steps=2",
-    "data.train_problems=600",
-    "data.test_problems=100",
-    "model.hidden=32",
-    "model.heads=2",
-    "rollout.max_new_tokens=20",
-    "evaluation.prompts=100",
-    "checkpoint.every_steps=0",
-    "algorithm.samples=2",
-    "algorithm.choose_from=2",
+    *("data=arithmetic", "data.largest=10", "data.min_steps=2", "data.max_steps=2", "data.train_problems=600"),
+    *("data.test_problems=100", "model.hidden=32", "model.heads=2", "rollout.max_new_tokens=20"),
+    *("evaluation.prompts=100", "checkpoint.every_steps=0", "algorithm.samples=2", "algorithm.choose_from=2"),
     "stages.sft.algorithm.epochs=3",
 )
 

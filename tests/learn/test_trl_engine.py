@@ -151,10 +151,7 @@ def test_kto_of_single_replies_and_masks_of_conversations(world, tmp_path):
     policy, _ = built(world, "sft")
     small = (*ONE_LAYER, *(setting for setting in SMALL_WORLD if not setting.startswith("data")), world, EVERY_STEP)
     start = (
-        f"needs.policy={policy.model}",
-        "needs.reward=null",
-        "algorithm=kto",
-        "algorithm.lr=1e-3",
+        *(f"needs.policy={policy.model}", "needs.reward=null", "algorithm=kto", "algorithm.lr=1e-3"),
         "algorithm.epochs=2",
     )
     for recipe, data, own in (("dpo", "unpaired", start), ("sft", "sft", ADAMW)):

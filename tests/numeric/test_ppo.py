@@ -17,9 +17,7 @@ from rlhf_lab.training.run import Run
 def built(policy: Path, reward: Path, directory: Path, *overrides: str):
     needs = {"policy": str(policy), "reward": str(reward)}
     size = (
-        "algorithm.prompts_per_iteration=8",
-        "algorithm.batch_size=8",
-        "algorithm.iterations=2",
+        *("algorithm.prompts_per_iteration=8", "algorithm.batch_size=8", "algorithm.iterations=2"),
         "algorithm.critic_warmup=1",
     )
     roles = (f"needs.{role}={path}" for role, path in needs.items())

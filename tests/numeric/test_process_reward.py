@@ -25,10 +25,7 @@ from rlhf_lab.training.loop import train
 from rlhf_lab.training.run import Run
 
 SMALL = (
-    "data=arithmetic_small",
-    "data.train_problems=64",
-    "data.test_problems=24",
-    "rollout.max_new_tokens=16",
+    *("data=arithmetic_small", "data.train_problems=64", "data.test_problems=24", "rollout.max_new_tokens=16"),
     "checkpoint.every_steps=0",
 )
 TEXTS = [
@@ -163,15 +160,9 @@ def test_eight_at_once_equals_one_at_a_time(recipe, tmp_path, policy):
             recipe,
             *SMALL,
             *ONE_LAYER,
-            f"needs.policy={policy}",
-            "algorithm.problems=24",
-            "algorithm.trajectories=1",
-            "algorithm.batch_size=8",
-            "algorithm.epochs=1",
-            "algorithm.optimizer=adamw",
-            "algorithm.adam_eps=1e-3",
-            f"algorithm.lr={lr}",
-            f"algorithm.micro_batch_tokens={micro}",
+            *(f"needs.policy={policy}", "algorithm.problems=24", "algorithm.trajectories=1"),
+            *("algorithm.batch_size=8", "algorithm.epochs=1", "algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3"),
+            *(f"algorithm.lr={lr}", f"algorithm.micro_batch_tokens={micro}"),
         ).config
         (tmp_path / name).mkdir()
         run = Run(tmp_path / name, config, {"policy": str(policy)})

@@ -183,9 +183,7 @@ VARIANTS = {
     "odin": ("algorithm.length_head=true",),
     "members": ("algorithm.members=2", "algorithm.member_fraction=0.7"),
     "shared odin": (
-        "algorithm.members=2",
-        "algorithm.shared_trunk=true",
-        "algorithm.member_fraction=0.7",
+        *("algorithm.members=2", "algorithm.shared_trunk=true", "algorithm.member_fraction=0.7"),
         "algorithm.length_head=true",
     ),
     "all": ("algorithm.members=2", "algorithm.length_head=true", "algorithm.confidence_weight=0.5"),

@@ -71,22 +71,11 @@ def test_the_round_takes_the_temperature_and_threshold_with_the_highest_balance(
 
 
 SMALL = (
-    "data=arithmetic_small",
-    "data.train_problems=64",
-    "data.test_problems=16",
-    "rollout.max_new_tokens=16",
-    "evaluation.prompts=4",
-    "evaluation.samples_per_prompt=2",
-    "reward=length",
-    "algorithm.temperatures=[0.7,1.0]",
-    "algorithm.thresholds=[-100]",
-    "algorithm.prompts_per_round=8",
-    "algorithm.probe_prompts=4",
-    "algorithm.samples_per_prompt=2",
-    "algorithm.steps_per_round=3",
-    "algorithm.rounds=2",
-    "algorithm.batch_size=4",
-    "checkpoint.every_steps=1",
+    *("data=arithmetic_small", "data.train_problems=64", "data.test_problems=16", "rollout.max_new_tokens=16"),
+    *("evaluation.prompts=4", "evaluation.samples_per_prompt=2", "reward=length", "algorithm.temperatures=[0.7,1.0]"),
+    *("algorithm.thresholds=[-100]", "algorithm.prompts_per_round=8", "algorithm.probe_prompts=4"),
+    *("algorithm.samples_per_prompt=2", "algorithm.steps_per_round=3", "algorithm.rounds=2"),
+    *("algorithm.batch_size=4", "checkpoint.every_steps=1"),
     *ONE_LAYER,
 )
 

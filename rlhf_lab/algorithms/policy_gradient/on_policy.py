@@ -50,6 +50,9 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice
 
 SCORING_TOKENS = 16384
 """Maximum number of padded tokens in a pass without gradient."""
+SAVED_VALUES = ("iteration", "sampled_iterations", "generated", "stopped", "checked", "beta")
+SAVED_PARTS = ("shaper", "rollouts", "monitor", "audit")
+"""Attributes of `OnPolicy` in its state: values, and objects with a state of their own."""
 
 
 class OnPolicy(Algorithm):
@@ -176,11 +179,8 @@ class OnPolicy(Algorithm):
         If the audit has stopped the run and restored an earlier policy, the final policy is left out.
         """
         per_iteration = self.settings.steps_per_iteration
-        iterations = {}
-        for policy in self.evaluator.policies:
-            prefix, _, step = policy["name"].partition(" ")
-            if prefix == "step":
-                iterations[policy["name"]] = math.ceil(int(step) / per_iteration)
+        names = [policy["name"] for policy in self.evaluator.policies if policy["name"].startswith("step ")]
+        iterations = {name: math.ceil(int(name.removeprefix("step ")) / per_iteration) for name in names}
         if self.audit.stopped is None:
             # the responses that ended training were not trained on
             iterations[self.title] = self.monitor.detector.iteration - int(self.finished)
@@ -427,30 +427,16 @@ class OnPolicy(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "iteration": self.iteration,
-            "sampled_iterations": self.sampled_iterations,
-            "generated": self.generated,
-            "stopped": self.stopped,
-            "checked": self.checked,
-            "beta": self.beta,
-            "shaper": self.shaper.state_dict(),
-            "rollouts": self.rollouts.state_dict(),
-            "monitor": self.monitor.state_dict(),
-            "audit": self.audit.state_dict(),
+            **{name: getattr(self, name) for name in SAVED_VALUES},
+            **{name: getattr(self, name).state_dict() for name in SAVED_PARTS},
             "experience": self.experience.state_dict() if self.experience else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.iteration = int(state["iteration"])
-        self.sampled_iterations = int(state.get("sampled_iterations", self.iteration + 1))
-        self.generated = int(state["generated"])
-        self.stopped = bool(state["stopped"])
-        self.checked = bool(state["checked"])
-        self.beta = float(state["beta"])
-        self.shaper.load_state_dict(state["shaper"])
-        self.rollouts.load_state_dict(state["rollouts"])
-        self.monitor.load_state_dict(state["monitor"])
-        self.audit.load_state_dict(state["audit"])
+        for name in SAVED_VALUES:
+            setattr(self, name, state[name])
+        for name in SAVED_PARTS:
+            getattr(self, name).load_state_dict(state[name])
         self.experience = Experience.from_state(state["experience"]) if state["experience"] else None
         if self.experience:
             self._plan_updates()

@@ -17,9 +17,8 @@ from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.training.settings import (
     SMALL,
     SOUP,
+    PolicySettings,
     TrainingSettings,
-    policy_and_reference,
-    soup_vocabulary,
 )
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources, RewardUse
 
@@ -45,7 +44,7 @@ def closest_divisor(total: int, target: int) -> int:
 
 
 @dataclass(frozen=True)
-class OnPolicySettings(TrainingSettings):
+class OnPolicySettings(PolicySettings):
     """Iterations of rollout, scoring, credit assignment and `epochs` passes of updates over the samples.
 
     Sampling uses `rollout.temperature` over the full vocabulary, without top-k or top-p, because every ratio and KL
@@ -219,12 +218,6 @@ class OnPolicySettings(TrainingSettings):
             prompts, group, batch = (int(str(size)) for size in sizes)
             adapted["batch_size"] = closest_divisor(prompts * group, batch)
         return adapted
-
-    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        return policy_and_reference(adapter=adapter)
-
-    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
-        return soup_vocabulary(config)
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_iteration, self.sampled_per_prompt)]

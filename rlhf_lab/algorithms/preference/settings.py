@@ -15,11 +15,10 @@ from rlhf_lab.core.ranges import BySize, Ge, Gt, Le, Lt
 from rlhf_lab.training.settings import (
     SMALL,
     SOUP,
+    PolicySettings,
     StageSettings,
     TrainingSettings,
     only_after_rounds,
-    policy_and_reference,
-    soup_vocabulary,
     unjudged_steps,
 )
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
@@ -61,7 +60,7 @@ TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 
 
 @dataclass(frozen=True)
-class PreferenceSettings(TrainingSettings):
+class PreferenceSettings(PolicySettings):
     """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and related losses).
 
     The meaning of `beta` depends on the loss. If `beta` is not set, `ipo`, `kto`, `simpo`, `orpo` and `inpo` use
@@ -113,12 +112,6 @@ class PreferenceSettings(TrainingSettings):
         if "beta" in unset and beta is not None:
             adapted["beta"] = beta
         return adapted
-
-    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        return policy_and_reference(adapter=adapter)
-
-    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
-        return soup_vocabulary(config)
 
     def uses_row(self, pair: Pair) -> bool:
         return True  # pairs of steps, too

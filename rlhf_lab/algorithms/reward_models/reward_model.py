@@ -132,21 +132,6 @@ PRIMARY = (
 )
 
 
-def with_room_for(settings: RewardModel, exploits: int) -> RewardModel:
-    """Return the settings with `max_pairs` lowered by `exploits`, the number of training pairs from `needs.exploits`.
-
-    Raise ConfigError if no corpus pair would be left.
-    """
-    if not (settings.max_pairs and exploits):
-        return settings
-    if exploits >= settings.max_pairs:
-        raise ConfigError(
-            f"algorithm.max_pairs={settings.max_pairs} leaves no corpus pair beside the {exploits} pairs of "
-            "needs.exploits; raise it, or attack with fewer evaluation.prompts"
-        )
-    return replace(settings, max_pairs=settings.max_pairs - exploits)
-
-
 class RewardModelling(Algorithm):
     """Bradley-Terry training on corpus pairs and, if an annotator exists, on labelled pairs of policy responses."""
 
@@ -158,7 +143,15 @@ class RewardModelling(Algorithm):
         self.encoder = self.responses.encoder
         self.max_length = settings.max_length
         exploits = read_exploits(Path(run.needs["exploits"])) if "exploits" in run.needs else []
-        self.selected = with_room_for(settings, len(exploits))
+        self.selected = settings
+        if settings.max_pairs and exploits:
+            corpus_pairs = settings.max_pairs - len(exploits)
+            if corpus_pairs <= 0:
+                raise ConfigError(
+                    f"algorithm.max_pairs={settings.max_pairs} leaves no corpus pair beside the {len(exploits)} pairs "
+                    "of needs.exploits; raise it, or attack with fewer evaluation.prompts"
+                )
+            self.selected = replace(settings, max_pairs=corpus_pairs)
         pairs = training_pairs(self.selected, run)
         self.corpus_pairs = len(pairs)
         self.exploit_pairs = len(exploits)
@@ -302,11 +295,10 @@ class RewardModelling(Algorithm):
         prompts, clusters = [pair.prompt for pair in pairs], prompt_ids(pairs)
         gains = {}
         for side in ("chosen", "rejected"):
-            responses = [getattr(pair, side) for pair in pairs]
-            sure = [f"{response} {self.settings.sure[0]}" for response in responses]
-            unsure = [f"{response} {self.settings.unsure[0]}" for response in responses]
-            sure_N = reward(prompts, sure).total_N
-            unsure_N = reward(prompts, unsure).total_N
+            sure_N, unsure_N = (
+                reward(prompts, [f"{getattr(pair, side)} {sentence}" for pair in pairs]).total_N
+                for sentence in (self.settings.sure[0], self.settings.unsure[0])
+            )
             gains[f"confidence_gain/{side}"] = clustered_mean(sure_N - unsure_N, clusters)
         return gains
 

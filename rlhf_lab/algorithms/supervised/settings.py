@@ -10,8 +10,8 @@ from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
 from rlhf_lab.core.types import Pair
-from rlhf_lab.training.settings import SMALL, TrainingSettings, only_after_rounds, policy_and_reference
-from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, RewardUse
+from rlhf_lab.training.settings import SMALL, PolicySettings, TrainingSettings, only_after_rounds
+from rlhf_lab.training.stage_spec import Evidence, Inputs, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -75,7 +75,7 @@ class SFT(TrainingSettings):
 
 @register("algorithm", "self_training")
 @dataclass(frozen=True)
-class SelfTraining(TrainingSettings):
+class SelfTraining(PolicySettings):
     """Rejection-sampling self-training (STaR, arXiv:2203.14465) with a monitored balance (B-STaR, arXiv:2412.17256).
 
     Each round samples solutions from the current policy, accepts those whose reward reaches a threshold, and trains on
@@ -125,9 +125,6 @@ class SelfTraining(TrainingSettings):
     thresholds: Annotated[tuple[Annotated[float, Finite()], ...], NotEmpty()] = (0.25, 0.5, 0.75)
     probe_prompts: Annotated[int, Ge(1)] = 128
     target: Annotated[int, Ge(1)] = 1
-
-    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        return policy_and_reference(adapter=adapter)
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
