@@ -10,8 +10,7 @@ from torch import nn
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.generated import UNFINISHED
-from rlhf_lab.losses.objective import PairTokens
-from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.losses.preference import PairLogps, PairTokens
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.logprobs import sum_rows, token_logps
 from rlhf_lab.models.passes import over_rows

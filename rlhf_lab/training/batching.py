@@ -12,12 +12,7 @@ from rlhf_lab.training.settings import TrainingSettings
 
 
 def plan_steps(
-    lengths: Sequence[int],
-    *,
-    batch_size: int,
-    epochs: float,
-    bucket_batches: int,
-    seed: int,
+    lengths: Sequence[int], *, batch_size: int, epochs: float, bucket_batches: int, seed: int
 ) -> list[list[int]]:
     """Return the example indices of every step.
 

@@ -44,8 +44,8 @@ LOSSES = (
     Mutant(
         "orpo_summed_logps",
         "PREFERENCE_LOSSES",
-        "Objective('ORPO', preference.orpo, ('policy',), per_token=True)",
-        "Objective('ORPO', preference.orpo, ('policy',))",
+        "Objective('ORPO', orpo, ('policy',), per_token=True)",
+        "Objective('ORPO', orpo, ('policy',))",
         "ORPO's odds are of whole replies, so that long replies are pushed down",
     ),
     Mutant(

@@ -161,8 +161,7 @@ def test_sft_learns_every_turn_of_a_conversation(tmp_path):
         losses[turns] = [row["loss"] for row in metrics(stage.directory)]
         learned[turns] = float(logps.detach().mean().exp())
     streamed = planned(
-        *("sft", "data=sft", f"data.path={data}", "data.streaming=true", *settings, *ONE_LAYER),
-        f"outputs={tmp_path}",
+        *("sft", "data=sft", f"data.path={data}", "data.streaming=true", *settings, *ONE_LAYER), f"outputs={tmp_path}"
     )
     execute(streamed)
     assert [row["loss"] for row in metrics(streamed.directory)] == losses["all"]

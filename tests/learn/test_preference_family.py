@@ -22,7 +22,7 @@ from rlhf_lab.algorithms.preference import dpo, dpo_iterative, reference_cache
 from rlhf_lab.algorithms.preference.metrics import PREFERENCE_STEP
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.metrics import names
-from rlhf_lab.losses.objective import PREFERENCE_LOSSES
+from rlhf_lab.losses.preference import PREFERENCE_LOSSES
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.metrics import LOOP

@@ -12,12 +12,13 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 from torch import nn
 
 from rlhf_lab.config import registry
+from rlhf_lab.core import ranks
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.training import loop
 from rlhf_lab.training.loop import StepBatch
 from rlhf_lab.training.run import Run
-from rlhf_lab.training.sharding.engine import Engine
+from rlhf_lab.training.sharding import engine, fsdp
 from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
 
@@ -55,7 +56,7 @@ def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
     algorithm.start()
     settings = planned("dpo", f"sharding={kind}").config.sharding
     generated = registry.build("sharding", settings, algorithm, run)
-    assert type(generated) is Engine
+    assert type(generated) is engine.Engine
     before = {name: tensor.clone() for name, tensor in generated.tensors().items()}
     batch = algorithm.collect(0)
 
@@ -75,6 +76,16 @@ def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
     assert any(not after[name].equal(tensor) for name, tensor in before.items() if name.startswith("model/"))
     assert generated.memory_mib()["memory/optimizer"] > 0
     generated.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("none", engine.Engine), ("ddp", engine.DataParallel), ("fsdp_full", fsdp.Sharded)]
+)
+def test_several_processes_share_the_work_by_the_chosen_strategy(kind, expected, monkeypatch) -> None:
+    settings = planned("dpo", f"sharding={kind}").config.sharding
+    monkeypatch.setattr(ranks, "world", lambda: 2)
+    monkeypatch.setattr(engine.Engine, "__init__", lambda *arguments: None)
+    assert type(registry.build("sharding", settings, None, None)) is expected
 
 
 def test_the_time_of_an_update_includes_its_samples(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ import torch
 
 from rlhf_lab.algorithms.preference.settings import DPO, IterativeDPO
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
 from rlhf_lab.losses.preference import (
+    PREFERENCE_LOSSES,
+    PairInputs,
     PairLogps,
+    PairTokens,
     consistency_rate,
     dpo,
     idealised_ranking,

@@ -13,15 +13,7 @@ import pytest
 import torch
 from processes import together
 from support import checked, model_tensors, once
-from test_sharding import (
-    alone,
-    assert_close_models,
-    assert_same_bits,
-    assert_same_steps,
-    execute_until,
-    run_of,
-    stage,
-)
+from test_sharding import alone, assert_close_models, assert_same_bits, assert_same_steps, execute_until, run_of, stage
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError, MissingDependency

@@ -13,7 +13,7 @@ from rlhf_lab.algorithms.preference import dpo_iterative
 from rlhf_lab.algorithms.preference.dpo_iterative import Round, RoundFiles, best_and_worst
 from rlhf_lab.algorithms.preference.settings import NO_REFERENCE, IterativeDPO
 from rlhf_lab.core.errors import ArtifactError, ConfigError
-from rlhf_lab.losses.objective import PREFERENCE_LOSSES
+from rlhf_lab.losses.preference import PREFERENCE_LOSSES
 
 
 def test_the_best_is_paired_with_the_worst_where_they_differ():

@@ -128,9 +128,7 @@ class CrossFit(TrainingSettings):
     resources = Resources(adds_head=True)
     evidence = Evidence(loss_falls=True, chance_metric="accuracy", answer="cross_fitted")
     by_size = replace(
-        TrainingSettings.by_size,
-        smoke={**TrainingSettings.by_size.smoke, "folds": 2},
-        small_scale=SMALL_REWARD_MODEL,
+        TrainingSettings.by_size, smoke={**TrainingSettings.by_size.smoke, "folds": 2}, small_scale=SMALL_REWARD_MODEL
     )
     folds: Annotated[int, Ge(2, hint="one fold leaves nothing to train on")] = 5
     centering: Annotated[float, Ge(0)] = 0.001

@@ -42,10 +42,7 @@ ROLLOUTS = (
     Metric("reward_sd", "standard deviation of the reward over responses"),
     Metric("score", "mean score after shaping, as used for training"),
     Metric("reward_kept", "mean reward of the responses that a rollout filter selected, before shaping"),
-    Metric(
-        "entropy",
-        "mean −log π of a trained token, nats; without a filter an estimate of the policy's entropy",
-    ),
+    Metric("entropy", "mean −log π of a trained token, nats; without a filter an estimate of the policy's entropy"),
     Metric("tokens", "mean response length, EOS included; for multi-turn episodes, all sampled tokens"),
     Metric("turns", "mean number of policy turns in an episode (data with an environment)"),
     Metric("ended", "fraction of responses that ended with EOS"),

@@ -100,12 +100,7 @@ def build_critic(
     # A reward model with several outputs scores with their weighted sum, so the critic starts as that sum.
     attributes = ScoreScale.read(run.needs["reward"]).weights or (1.0,)
     source = load_reward_model(
-        run.needs["reward"],
-        settings,
-        outputs=len(attributes),
-        device=run.load_device,
-        trained=True,
-        base=run.base,
+        run.needs["reward"], settings, outputs=len(attributes), device=run.load_device, trained=True, base=run.base
     )
     score_Ad = source.score.weight
     critic = _critic_on(trainable(source, settings.lora, lora_seed), score_Ad.shape[1])
@@ -119,7 +114,6 @@ def build_critic(
 
 
 def _critic_on(model: Any, width: int) -> Critic:
-    """Return a critic on the trunk of a model that is ready to train, fully or with an adapter."""
     critic = Critic(width, model.base_model, _device(model))
     dtype = blocks_dtype(model)
     if dtype:
@@ -179,9 +173,8 @@ class ProximalPolicyOptimisation(OnPolicy):
 
     def _gae(self, experience: Experience, reward_N: Tensor, value_N: Tensor, lam: float) -> Tensor:
         # GAE needs one row per episode, (R, T); the mask returns to concatenated tokens, (N,).
+        reward_RT, value_RT = experience.padded(reward_N), experience.padded(value_N)
         length_R = torch.tensor(experience.sampled_lengths)
-        reward_RT = experience.padded(reward_N)
-        value_RT = experience.padded(value_N)
         advantage_RT = gae(reward_RT, value_RT, length_R, gamma=self.settings.gamma, lam=lam)
         return advantage_RT[experience.mask()]
 
@@ -197,7 +190,6 @@ class ProximalPolicyOptimisation(OnPolicy):
 
     @torch.no_grad()
     def _state_values(self, experience: Experience) -> Tensor:
-        """Return V of the state before each response token, (N,)."""
         return self.per_token(experience, self._batch_values)
 
     def _batch_values(self, batch: TokenBatch) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -168,8 +169,7 @@ class Rollouts:
             return ordered_tasks(self.by_difficulty, count, iteration, self.settings.iterations, seed)
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
         order = torch.randperm(len(self.tasks), generator=generator).tolist()
-        # −(−a // b) rounds up
-        return order * -(-count // len(order))
+        return order * math.ceil(count / len(order))
 
     def _collect(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> Collection:
         """Sample episodes of the tasks at these corpus positions; with `staleness`, in parallel with training."""
@@ -185,7 +185,6 @@ class Rollouts:
     def _score_and_filter(
         self, model: nn.Module, positions: list[int], episodes: list[list[Episode]], iteration: int, attempt: int
     ) -> list[EpisodeGroup]:
-        """Return scored and filtered groups of the episodes of the tasks at these positions."""
         groups = [EpisodeGroup(self.tasks[i], sampled) for i, sampled in zip(positions, episodes, strict=True)]
         self._score_groups(groups)
         if self.settings.advantage == "remax":
@@ -225,7 +224,6 @@ class Rollouts:
                 group.early = early[index * size : (index + 1) * size]
 
     def _shape(self, episodes: Sequence[Episode], rewards: FloatArray) -> FloatArray:
-        """Return the scores that episodes are trained on."""
         lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
         return self.shaper(rewards, lengths, [episode.finished for episode in episodes])
 
@@ -277,8 +275,7 @@ class Rollouts:
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/ptx", step))
         selected = torch.randint(len(corpus), (count,), generator=generator).tolist()
         pairs = [corpus[i] for i in selected]
-        # a copy of the encoder with separate counts: these rows must not count as truncated rows of the corpus report
-        encoder = self.encoder.uncounted()
+        encoder = self.encoder.uncounted()  # these rows must not count as truncated rows of the corpus report
         rows = [encoder.row(pair.prompt, pair.chosen, self.settings.max_length) for pair in pairs]
         # The loop divides the sum of a step by `units`, so units / tokens makes this the mean over corpus tokens.
         corpus_tokens = sum(len(response) for _, response in rows)

@@ -14,12 +14,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le
-from rlhf_lab.training.settings import (
-    SMALL,
-    SOUP,
-    PolicySettings,
-    TrainingSettings,
-)
+from rlhf_lab.training.settings import SMALL, SOUP, PolicySettings, TrainingSettings
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources, RewardUse
 
 if TYPE_CHECKING:
@@ -482,14 +477,7 @@ class GRPO(OnPolicySettings):
 
     advantages: ClassVar[tuple[str, ...]] = ("grpo", "rloo", "remax", "dr_grpo", "canon")
     by_size = replace(
-        OnPolicySettings.by_size,
-        small_scale={
-            **SMALL,
-            "optimizer": "adamw",
-            "lr": 3e-4,
-            "batch_size": 64,
-            "beta": 1.0,
-        },
+        OnPolicySettings.by_size, small_scale={**SMALL, "optimizer": "adamw", "lr": 3e-4, "batch_size": 64, "beta": 1.0}
     )
     beta: float = 0.04
     advantage: str = "grpo"

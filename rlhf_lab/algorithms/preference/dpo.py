@@ -1,6 +1,6 @@
 """One pass of preference optimisation over the corpus. Policy and reference start as the same model.
 
-`algorithm.loss` selects the objective (`losses/objective.py`), and only the inputs that it needs are computed. The
+`algorithm.loss` selects the objective (`losses/preference.py`), and only the inputs that it needs are computed. The
 reference's log-probabilities are computed once, before the first step, and cached on disk for later runs.
 """
 
@@ -22,8 +22,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.evaluator import Evaluator
-from rlhf_lab.losses.objective import PREFERENCE_LOSSES, Objective, PairInputs
-from rlhf_lab.losses.preference import PairLogps, PreferenceLoss, kto_unpaired
+from rlhf_lab.losses.preference import PREFERENCE_LOSSES, Objective, PairInputs, PairLogps, PreferenceLoss, kto_unpaired
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import (

@@ -146,16 +146,13 @@ class PreferenceSettings(PolicySettings):
 
     def _unread_settings(self) -> tuple[Rule, ...]:
         """Return (condition, message) for every loss-specific setting that is set: the loss has to read the setting."""
-        names = dict.fromkeys(name for loss_settings in LOSS_SETTINGS.values() for name in loss_settings)
         rules = []
-        for name in names:
+        for name in dict.fromkeys(name for loss_settings in LOSS_SETTINGS.values() for name in loss_settings):
             value = getattr(self, name, None)  # one-pass DPO has no `reference_share`
-            if value is None:
-                continue
-            losses = [loss for loss, names_read in LOSS_SETTINGS.items() if name in names_read]
-            readers = ", ".join(f"loss={loss}" for loss in losses)
-            message = f"{name}={value} is not read by loss={self.loss}; it belongs to {readers}"
-            rules.append((name in LOSS_SETTINGS[self.loss], message))
+            if value is not None:
+                readers = ", ".join(f"loss={loss}" for loss, names in LOSS_SETTINGS.items() if name in names)
+                message = f"{name}={value} is not read by loss={self.loss}; it belongs to {readers}"
+                rules.append((name in LOSS_SETTINGS[self.loss], message))
         return tuple(rules)
 
 
@@ -180,14 +177,7 @@ class DPO(PreferenceSettings, PairSettings):
     evidence = replace(PreferenceSettings.evidence, loss_falls=True, answer="against_reference")
     by_size = replace(
         PreferenceSettings.by_size,
-        small_scale={
-            **SMALL,
-            "optimizer": "adamw",
-            "lr": 1e-4,
-            "epochs": 0.5,
-            "batch_size": 32,
-            "beta": 0.3,
-        },
+        small_scale={**SMALL, "optimizer": "adamw", "lr": 1e-4, "epochs": 0.5, "batch_size": 32, "beta": 0.3},
     )
 
     @property
@@ -304,13 +294,7 @@ class IterativeDPO(PreferenceSettings):
     evidence = replace(PreferenceSettings.evidence, baseline_policy="one-pass DPO", answer="against_one_pass")
     by_size = replace(
         PreferenceSettings.by_size,
-        small_scale={
-            **SMALL,
-            "optimizer": "adamw",
-            "lr": 5e-5,
-            "batch_size": 32,
-            "beta": 0.3,
-        },
+        small_scale={**SMALL, "optimizer": "adamw", "lr": 5e-5, "batch_size": 32, "beta": 0.3},
         smoke={"rounds": 2, "prompts_per_round": 96},
         smoke_real={**TrainingSettings.by_size.smoke_real, "prompts_per_round": 2},
     )

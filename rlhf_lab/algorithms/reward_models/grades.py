@@ -57,8 +57,7 @@ def read_grades(run: Run) -> StoredGrades:
             f"needs.grades={directory} has grades of other pairs, not of the {len(run.corpus.train)} training pairs of "
             f"data={run.corpus.name}: texts, labels or order differ; grade these pairs, e.g. needs.grades=grade_pairs"
         )
-    about = found["rubric"]
-    rubric = Rubric(tuple(about["attributes"]), about["low"], about["high"])
+    rubric = Rubric(tuple(found["rubric"]["attributes"]), found["rubric"]["low"], found["rubric"]["high"])
     # Rows without grades (refused, truncated, invalid) are omitted.
     by_response = {
         (row["prompt"], row["response"]): tuple(float(row[name]) for name in rubric.attributes)

@@ -36,14 +36,7 @@ class SFT(TrainingSettings):
     inputs = Inputs(optional=("policy",))
     evidence = Evidence(loss_falls=True, answer="heldout_loss")
     by_size = replace(
-        TrainingSettings.by_size,
-        small_scale={
-            **SMALL,
-            "lr": 2e-2,
-            "muon_lr": 1e-2,
-            "epochs": 2.0,
-            "batch_size": 16,
-        },
+        TrainingSettings.by_size, small_scale={**SMALL, "lr": 2e-2, "muon_lr": 1e-2, "epochs": 2.0, "batch_size": 16}
     )
     keyed_if_set: ClassVar[tuple[str, ...]] = ("only_correct", "order")
     lr: float = 2e-5
@@ -103,12 +96,7 @@ class SelfTraining(PolicySettings):
     by_size = replace(
         TrainingSettings.by_size,
         small_scale={**SMALL, "lr": 2e-3, "muon_lr": 1e-3, "batch_size": 16},
-        smoke={
-            "rounds": 2,
-            "prompts_per_round": 96,
-            "probe_prompts": 32,
-            "steps_per_round": 10,
-        },
+        smoke={"rounds": 2, "prompts_per_round": 96, "probe_prompts": 32, "steps_per_round": 10},
         smoke_real={
             **TrainingSettings.by_size.smoke_real,
             "prompts_per_round": 4,

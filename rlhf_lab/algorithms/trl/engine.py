@@ -272,10 +272,7 @@ def _construct_trainer(algorithm: Algorithm, run: Run, steps: int, inputs: dict[
     trainer_class = getattr(trainers, spec.name)
     config_class = getattr(trl, spec.config)
     trainer = trainer_class(
-        model=model,
-        args=config_class(**values),
-        processing_class=copy.deepcopy(algorithm.encoder.tokenizer),
-        **inputs,
+        model=model, args=config_class(**values), processing_class=copy.deepcopy(algorithm.encoder.tokenizer), **inputs
     )
     trainer.lab = algorithm.settings
     return trainer
