@@ -113,8 +113,6 @@ def test_annotated_labels_are_the_worlds_and_an_answer_key_has_none(tmp_path):
 
 
 def test_annotated_labels_are_refused_before_anything_runs():
-    with pytest.raises(ConfigError, match=r"algorithm\.labels=annotated needs a world that judges steps"):
-        checked("prm", "data=gsm8k", "data.path=owner/name", "algorithm.labels=annotated")
     assert checked("prm", "data=gsm8k", "data.path=owner/name", "algorithm.labels=monte_carlo")
     with pytest.raises(ConfigError, match="algorithm=orm needs answers that can be checked"):
         checked("orm", "data=mini_hh")
@@ -157,6 +155,7 @@ def test_consensus_in_a_stage(tmp_path, policy, judges, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["data=gsm8k", "data.path=owner/name", "algorithm.labels=annotated"], "needs a world that judges steps"),
         (["algorithm.labels=consensus"], "needs a second source of labels; set needs.judge"),
         (["+needs.judge=orm"], r"needs\.judge is used only by algorithm\.labels=consensus"),
         (["data=gsm8k", "data.path=owner/name", "algorithm.demonstrations=false"], "do not judge steps, so"),

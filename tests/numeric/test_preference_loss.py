@@ -18,7 +18,6 @@ from rlhf_lab.losses.preference import (
     consistency_rate,
     dpo,
     idealised_ranking,
-    inpo,
     kendall_tau,
     kto,
     kto_unpaired,
@@ -127,20 +126,6 @@ def test_orpo_at_both_ends_against_float64(logp):
     of_odds = 0.1 * doubt / complement if logp == cut else 0.0
     assert policy.chosen.grad.item() == pytest.approx(-1 - of_odds, rel=1e-4)
     assert policy.rejected.grad.item() == pytest.approx(0.1 * doubt / (1 - math.exp(-1)), rel=1e-4)
-
-
-def test_inpo_is_the_formula_of_the_paper():
-    """h = log π_w/π_l − (τ/η)·log ref_w/ref_l − ((η−τ)/η)·log π_t,w/π_t,l, written out for random numbers."""
-    generator = torch.Generator().manual_seed(0)
-    policy, ref, previous = (PairLogps(*torch.randn(2, 5, generator=generator).double()) for _ in range(3))
-    tau, eta = 0.02, 0.05
-    h = (
-        (policy.chosen - policy.rejected)
-        - tau / eta * (ref.chosen - ref.rejected)
-        - (eta - tau) / eta * (previous.chosen - previous.rejected)
-    )
-    found = inpo(policy, ref, previous, beta=tau, reference_share=tau / eta).per_pair_B
-    assert torch.allclose(found, (h - 1 / (2 * eta)) ** 2, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

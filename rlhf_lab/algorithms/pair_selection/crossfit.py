@@ -14,7 +14,7 @@ A further cycle trains the models again, on pairs that the margins m of the cycl
 cross-fitted: models that saw a fold selected the pairs from which the fold's next model learns. Pairs are selected by
 |m|, which does not depend on the label of the selected pair. On labels of pure noise, margins of the second cycle then
 agree with labels slightly less often than chance. Selection by m would bring them far above chance
-(`tests/numeric/test_flywheel_noise.py`).
+(`tests/numeric/test_pair_selection.py`).
 """
 
 from __future__ import annotations
