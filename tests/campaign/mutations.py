@@ -1264,14 +1264,14 @@ GRAPH = (
 ESTIMATORS = (
     Mutant(
         "k3_not_clamped",
-        "kl.k3",
+        "policy.k3",
         "(ref - logp).clamp(max=K3_CLAMP)",
         "ref - logp",
         "one token that the policy has dropped decides the step, or makes it infinite",
     ),
     Mutant(
         "k3_clamped_on_both_sides",
-        "kl.k3",
+        "policy.k3",
         "(ref - logp).clamp(max=K3_CLAMP)",
         "(ref - logp).clamp(min=-K3_CLAMP, max=K3_CLAMP)",
         "tokens that became much likelier than under the reference cost 9 nats at most, without a gradient",

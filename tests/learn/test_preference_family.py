@@ -18,8 +18,8 @@ from support import (
     write_pairs,
 )
 
-from rlhf_lab.algorithms.preference import dpo, dpo_iterative, reference_cache
-from rlhf_lab.algorithms.preference.metrics import PREFERENCE_STEP
+from rlhf_lab.algorithms.metrics import PREFERENCE_STEP
+from rlhf_lab.algorithms.preference import dpo, dpo_iterative
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.metrics import names
 from rlhf_lab.losses.preference import PREFERENCE_LOSSES
@@ -80,13 +80,13 @@ class Counted:
     """Counts the pairs whose log-probabilities are computed for the training table."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.pairs, real = 0, reference_cache.pair_logps
+        self.pairs, real = 0, dpo.pair_logps
 
         def count(model, pairs, device, codebooks):
             self.pairs += len(pairs)
             return real(model, pairs, device, codebooks)
 
-        monkeypatch.setattr(reference_cache, "pair_logps", count)
+        monkeypatch.setattr(dpo, "pair_logps", count)
 
 
 def notes(stage: Stage) -> list[str]:

@@ -11,7 +11,7 @@ from support import ONE_LAYER, SMALL_WORLD, disturb, planned
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_jsonl
-from rlhf_lab.losses.kl import k1, k3
+from rlhf_lab.losses.policy import k1, k3
 from rlhf_lab.sampling.experience import Experience, episodes_of
 from rlhf_lab.training.loop import LossOutput
 from rlhf_lab.training.run import Run

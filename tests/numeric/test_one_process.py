@@ -18,7 +18,7 @@ from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.training import loop
 from rlhf_lab.training.loop import StepBatch
 from rlhf_lab.training.run import Run
-from rlhf_lab.training.sharding import engine, fsdp
+from rlhf_lab.training.sharding import engine
 from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
 
@@ -79,7 +79,7 @@ def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("none", engine.Engine), ("ddp", engine.DataParallel), ("fsdp_full", fsdp.Sharded)]
+    ("kind", "expected"), [("none", engine.Engine), ("ddp", engine.DataParallel), ("fsdp_full", engine.Sharded)]
 )
 def test_several_processes_share_the_work_by_the_chosen_strategy(kind, expected, monkeypatch) -> None:
     settings = planned("dpo", f"sharding={kind}").config.sharding

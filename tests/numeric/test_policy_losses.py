@@ -10,14 +10,18 @@ import pytest
 import torch
 
 from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores, canon, dr_grpo, gae, grpo, whiten
-from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k2, k3
 from rlhf_lab.losses.policy import (
+    KL_ESTIMATORS,
     POLICY_LOSSES,
     ClipRange,
     PolicyTokens,
+    adaptive_beta,
     cispo,
     explained_variance,
     gspo,
+    k1,
+    k2,
+    k3,
     loss_units,
     ppo_clip,
     token_weights,

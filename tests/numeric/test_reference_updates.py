@@ -26,8 +26,7 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.losses.advantage import GroupScores, gae, whiten
 from rlhf_lab.losses.advantage import grpo as group_z_scores
-from rlhf_lab.losses.kl import k3
-from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip, value_loss
+from rlhf_lab.losses.policy import ClipRange, PolicyTokens, k3, ppo_clip, value_loss
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.losses.preference import dpo as dpo_loss
 from rlhf_lab.losses.reward_model import bradley_terry

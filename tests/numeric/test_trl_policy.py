@@ -13,8 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rlhf_lab.algorithms.policy_gradient.settings import GRPO
 from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores
-from rlhf_lab.losses.kl import k1, k3
-from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens, loss_units, token_weights
+from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens, k1, k3, loss_units, token_weights
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps

@@ -23,13 +23,16 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.advantage import whiten
-from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
 from rlhf_lab.losses.policy import (
+    KL_ESTIMATORS,
     POLICY_LOSSES,
     ClipRange,
     PolicyTokens,
+    adaptive_beta,
     effective_fraction,
     importance_weights,
+    k1,
+    k3,
     loss_units,
     token_weights,
 )

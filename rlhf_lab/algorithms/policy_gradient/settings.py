@@ -63,8 +63,7 @@ class OnPolicySettings(PolicySettings):
         log_kl: True to measure KL even without a penalty. This costs a forward pass of the reference per iteration.
         kl_in: `reward` subtracts β·k1 from each token's reward (arXiv:2203.02155, eq. 2); `loss` adds β·estimate to the
             token's loss (arXiv:2402.03300, eq. 3). The same β has different effects in the two places.
-        kl_estimator: estimator of the penalty in the loss; see `losses/kl.py`. The penalty in the reward always uses
-            k1.
+        kl_estimator: estimator of the penalty in the loss; see `losses/policy.py`. The penalty in the reward is k1.
         kl_controller: `fixed` keeps β; `adaptive` steers the mean KL per response towards `kl_target`
             (arXiv:1909.08593, section 2.2); `none` sets β to 0.
         kl_target: target of the adaptive controller, nats per response.

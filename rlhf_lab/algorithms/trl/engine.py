@@ -28,7 +28,7 @@ from rlhf_lab.config.root import Config
 from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency, NumericError
 from rlhf_lab.core.progress import progress
-from rlhf_lab.losses.kl import k1, k3
+from rlhf_lab.losses.policy import k1, k3
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import PairRows, chosen_then_rejected, shifted_rows
@@ -169,7 +169,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
 
 @torch.no_grad()
 def _measure_kl(algorithm: OnPolicy, groups: list[EpisodeGroup]) -> dict[str, float]:
-    """Return KL to the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
+    """Return KL to the reference and entropy of the samples; names as in `algorithms/metrics.py`."""
     experience = Experience.of(episodes_of(groups))
 
     def logps(model: nn.Module) -> torch.Tensor:

@@ -53,7 +53,7 @@ class Replicated(Single):
     """Every process has the full model and computes part of each step; gradients are summed (DDP)."""
 
 
-@register("sharding", "fsdp")
+@register("sharding", "fsdp", implementation=ENGINE)
 @dataclass(frozen=True)
 class FullySharded(Single):
     """Parameters, gradients and optimizer state are sharded between the processes, block by block (FSDP2).
