@@ -49,7 +49,8 @@ from rlhf_lab.trackers.tracker import StageOutcome
 from rlhf_lab.trackers.tracking import track
 from rlhf_lab.training import checkpoint
 from rlhf_lab.training.loop import Algorithm, Interrupted, Paused, train
-from rlhf_lab.training.run import Result, Run, is_there, peak_gib, reset_peak
+from rlhf_lab.training.peak_memory import peak_gib, reset_peak
+from rlhf_lab.training.run import Result, Run, is_there
 
 NEUTRAL = "rlhf_lab.memory.neutral"
 """Module that fits a stage to its device. Imported by name, because memory plans belong to a layer above stages."""

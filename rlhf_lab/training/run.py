@@ -31,6 +31,7 @@ from rlhf_lab.data.mixture import mixed
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.skeleton import MAIN
 from rlhf_lab.trackers.tracking import Tracking
+from rlhf_lab.training import peak_memory
 
 
 def is_there(role: str) -> None:
@@ -67,7 +68,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.started = time.monotonic()
-        self.floor_gib = floor_gib()  # memory of the process before it builds a model
+        self.floor_gib = peak_memory.floor_gib()  # memory of the process before it builds a model
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -195,43 +196,3 @@ class Result:
     metrics: dict[str, Any] = field(default_factory=dict)
     primary: list[str] = field(default_factory=list)
     failure: str = ""
-
-
-# Peak memory of a stage: the CUDA allocator's on a GPU, the process's resident set on Linux, else unknown.
-PROCESS = Path("/proc/self")
-
-
-def reset_peak() -> None:
-    """Reset the peak of the process and of the GPU."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    try:
-        (PROCESS / "clear_refs").write_text("5")  # resets VmHWM
-    except OSError:  # not Linux, or a container that forbids it
-        return
-
-
-def floor_gib() -> float:
-    """Return the GiB that the process uses before it has built anything: 0 on a GPU, else its resident set."""
-    if torch.cuda.is_available():
-        return 0.0
-    return _status_gib("VmRSS") or 0.0
-
-
-def peak_gib() -> float | None:
-    """Return the maximum memory since `reset_peak`, GiB; None if the system does not report it."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return round(torch.cuda.max_memory_allocated() / 2**30, 4)
-    return _status_gib("VmHWM")
-
-
-def _status_gib(name: str) -> float | None:
-    try:
-        status = (PROCESS / "status").read_text()
-    except OSError:
-        return None
-    for line in status.splitlines():  # e.g. "VmRSS:	  123456 kB"
-        if line.startswith(f"{name}:"):
-            kib = int(line.split()[1])
-            return round(kib / 2**20, 4)
-    return None

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.training.run import Run, peak_gib
+from rlhf_lab.training.peak_memory import peak_gib
+from rlhf_lab.training.run import Run
 
 
 @dataclass

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 HARMLESS = {
     "rlhf_lab/core/ranks.py",
     "rlhf_lab/core/text.py",  # `core/files.py`, which decides no number, asks it whether JSON is well-formed
-    "rlhf_lab/training/run.py",
+    "rlhf_lab/training/peak_memory.py",
     "rlhf_lab/training/checkpoint.py",
 }
 """Files of which a stage also runs code that has no say in its numbers: measuring, saving, checking settings."""

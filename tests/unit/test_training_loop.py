@@ -13,7 +13,7 @@ from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.algorithms.supervised.settings import SelfTraining
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.training.loop import Algorithm
-from rlhf_lab.training.run import peak_gib, reset_peak
+from rlhf_lab.training.peak_memory import peak_gib, reset_peak
 from rlhf_lab.training.settings import TrainingSettings
 
 
