@@ -25,9 +25,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from rlhf_lab.algorithms.policy_gradient.critic import Critic
-from rlhf_lab.losses.kl import k3
-from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip
+from rlhf_lab.algorithms.policy_gradient.ppo import Critic
+from rlhf_lab.losses.policy import ClipRange, PolicyTokens, k3, ppo_clip
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import Training, frozen_state, trained_state

@@ -180,6 +180,36 @@ def same_weights(one: Path, other: Path) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+def execute_with_stops(monkeypatch: Any, algorithm: type, stage: artifacts.Stage, *stops: int) -> dict[str, Any]:
+    """Build a stage in several attempts that end once the samples of these steps exist; return its result."""
+    from rlhf_lab.stages.execute import execute
+
+    for stop in stops:
+        stop_at(monkeypatch, algorithm, stop)
+        with pytest.raises(Stopped):
+            execute(stage)
+    stop_at(monkeypatch, algorithm, None)
+    return execute(stage)
+
+
+def assert_equal_models(one: artifacts.Stage, other: artifacts.Stage) -> None:
+    """Two stages ended with the same weights, bit for bit."""
+    first, second = (model_tensors(Path(stage.model)) for stage in (one, other))
+    assert first.keys() == second.keys()
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def disturb(model: Any, size: float = 0.05, seed: int = 0) -> Any:
+    """Add noise to the parameters, so that a policy differs from its reference."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += size * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
 def model_tensors(directory: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 

@@ -1,5 +1,5 @@
 """Losses, advantages and KL estimates: pure functions on tensors, one value per pair or token.
 
-Read preference.py and policy.py first. objective.py maps the name of a loss to its function and its inputs. A loss
-depends on no config and no model and has no state, so it can be read and tested alone. Each function cites its source.
+Read preference.py and policy.py first. A loss depends on no config and no model and has no state, so it can be read and
+tested alone. Each function cites its source.
 """

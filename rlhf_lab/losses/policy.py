@@ -1,4 +1,4 @@
-"""Policy losses: pure functions from log-probabilities and advantages of sampled tokens to one loss per token.
+"""Losses of policy and critic: pure functions from log-probabilities and advantages of sampled tokens, one per token.
 
 Tokens of all rows are concatenated, (N,). The losses do not weight tokens against each other: `token_weights` does, and
 the loss of a step is Σ weight·loss / units.
@@ -6,6 +6,7 @@ the loss of a step is Σ weight·loss / units.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -118,3 +119,87 @@ def token_weights(aggregation: str, length_N: Tensor, max_tokens: int) -> Tensor
 def loss_units(aggregation: str, responses: int, tokens: int) -> int:
     """Return the divisor of the weighted sum of a step: its tokens or its responses."""
     return tokens if aggregation == "token_mean" else responses
+
+
+def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, *, clip: float) -> Tensor:
+    """½ max((V − R)², (V_clip − R)²), per token (N,).
+
+    V_clip is V kept within `clip` of its value at sampling time; clip=0 turns clipping off. This is the value clipping
+    of PPO's original implementation (arXiv:2005.12729, section 3).
+    """
+    squared_error_N = (values_N - returns_N).square()
+    if not clip:
+        return 0.5 * squared_error_N
+    clipped_N = old_N + (values_N - old_N).clamp(-clip, clip)
+    return 0.5 * torch.maximum(squared_error_N, (clipped_N - returns_N).square())
+
+
+def explained_variance(values_N: Tensor, returns_N: Tensor) -> Tensor:
+    """1 − Var(R − V)/Var(R), a scalar: 1 is a perfect critic, 0 is no better than a constant."""
+    residual_variance = (returns_N - values_N).var(unbiased=False)
+    return_variance = returns_N.var(unbiased=False).clamp(min=1e-12)  # no 0/0 if all returns are equal
+    return 1 - residual_variance / return_variance
+
+
+# Importance weights for samples from μ, the probabilities that the sampler computes. They differ slightly from π_old,
+# which training computes and of which the policy loss treats them as samples. Each term of the loss (one token or one
+# full response) is multiplied by π_old/μ, so that its expectation is that under π_old, as in the decoupled objective
+# (arXiv:2110.00641, eq. 4). The cap (arXiv:1802.01561, eq. 1) keeps the variance finite and biases towards μ.
+
+
+def importance_weights(log_ratios: Tensor, *, cap: float) -> Tensor:
+    """Return min(exp(log ratio), cap) of each token or response.
+
+    Args:
+        log_ratios: log π_old − log μ, nats, of tokens, or summed over the tokens of each response.
+        cap: maximum weight.
+    """
+    # The comparison is in log space because the ratio of a full response may overflow float32.
+    return log_ratios.clamp(max=math.log(cap)).exp()
+
+
+def effective_fraction(log_ratios: Tensor) -> Tensor:
+    """Return the effective sample size of uncapped ratios as a fraction of the sample: (Σw)² / (n·Σw²), in (0, 1].
+
+    It is 1 if all ratios are equal, and 1/n if one sample has all the weight.
+    """
+    # A common factor cancels. Dividing by the maximum makes the largest weight 1, so that nothing overflows.
+    weights = (log_ratios - log_ratios.max()).exp()
+    return weights.sum().square() / (len(weights) * weights.square().sum())
+
+
+# For tokens sampled from π, the three estimators below estimate KL(π ‖ π_ref) per token, k1 and k3 without bias
+# (http://joschu.net/blog/kl-approx.html). As a *loss*, differentiated through log π, they differ: the gradient of k2 is
+# that of the KL, the gradient of k1 has mean zero, and the gradient of k3 is that of KL(π_ref ‖ π) to first order.
+
+# Nats. Without it, a single token to which the policy gives almost no probability would dominate the mean.
+K3_CLAMP = 10.0
+
+
+def k1(logp: Tensor, ref: Tensor) -> Tensor:
+    """log π − log π_ref: unbiased, high variance, can be negative."""
+    return logp - ref
+
+
+def k2(logp: Tensor, ref: Tensor) -> Tensor:
+    """½ (log π − log π_ref)²: biased, low variance."""
+    return 0.5 * (logp - ref).square()
+
+
+def k3(logp: Tensor, ref: Tensor) -> Tensor:
+    """r − 1 − log r with r = π_ref/π: unbiased, never negative; r is clamped at e¹⁰ (GRPO, arXiv:2402.03300, eq. 4)."""
+    log_r = (ref - logp).clamp(max=K3_CLAMP)
+    # expm1 because r − 1 cancels to 0 in floating point where the policies hardly differ
+    return torch.expm1(log_r) - log_r
+
+
+KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def adaptive_beta(beta: float, kl: float, *, target: float, horizon: float, samples: int) -> float:
+    """Return the KL coefficient after `samples` responses with mean KL `kl` (arXiv:1909.08593, section 2.2).
+
+    β ← β·(1 + e·samples/horizon) with e = clip(kl/target − 1, −0.2, 0.2). KLs are in nats per response.
+    """
+    error = min(max(kl / target - 1.0, -0.2), 0.2)
+    return beta * (1.0 + error * samples / horizon)

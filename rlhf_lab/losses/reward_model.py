@@ -65,3 +65,21 @@ def spread_over_pairs(statistic: Tensor, scores_2BA: Tensor, gradient_2BA: Tenso
     """
     surrogate_2BA = gradient_2BA * (scores_2BA - scores_2BA.detach())  # its value is 0, its gradient `gradient_2BA`
     return statistic.detach() + surrogate_2BA.sum(dim=(0, 2))
+
+
+def squared_error(outputs_BA: Tensor, targets_BA: Tensor) -> Tensor:
+    """Mean squared error over a response's A outputs, per response (B,) (HelpSteer2, arXiv:2406.08673, section 3.1).
+
+    Targets are fractions of the scale, 0…1: an error of one point on the scale 1…5 costs 1/16.
+    """
+    return (outputs_BA - targets_BA).square().mean(dim=1)
+
+
+def step_loss(logits_N: Tensor, labels_N: Tensor) -> Tensor:
+    """−y log σ(z) − (1 − y) log σ(−z), per step (N,), nats.
+
+    Binary cross-entropy of a process reward model (arXiv:2305.20050; arXiv:2312.08935, eq. 2). A soft label y in [0, 1]
+    is the probability that the step is right. The loss is then minimal at σ(z) = y, where it equals the entropy of y.
+    """
+    # logsigmoid of both signs instead of log(1 − σ), which is −∞ for large logits
+    return -labels_N * logsigmoid(logits_N) - (1 - labels_N) * logsigmoid(-logits_N)

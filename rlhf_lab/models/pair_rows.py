@@ -10,8 +10,7 @@ from torch import nn
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.generated import UNFINISHED
-from rlhf_lab.losses.objective import PairTokens
-from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.losses.preference import PairLogps, PairTokens
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.logprobs import sum_rows, token_logps
 from rlhf_lab.models.passes import over_rows
@@ -79,10 +78,10 @@ def pair_logps(model: nn.Module, pairs: Sequence[PairRows], device: str, codeboo
 
 def pair_batch(pairs: Sequence[PairRows], device: str) -> TokenBatch:
     """Return a batch of all chosen rows, then all rejected rows: (2B, T)."""
-    return TokenBatch.from_rows(_chosen_then_rejected(pairs), device)
+    return TokenBatch.from_rows(chosen_then_rejected(pairs), device)
 
 
-def _chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
+def chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
     return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
 
 
@@ -97,7 +96,7 @@ def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
 
     The first row gets the last row's response. With two pairs or more, no response follows the prompt of its own pair.
     """
-    return shifted_rows(_chosen_then_rejected(pairs), max_length)
+    return shifted_rows(chosen_then_rejected(pairs), max_length)
 
 
 def shifted_rows(rows: Sequence[Row], max_length: int) -> list[Row]:

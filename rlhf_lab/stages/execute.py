@@ -47,8 +47,9 @@ from rlhf_lab.stages.manifest import manifest
 from rlhf_lab.stages.reuse import check_source, forget_attempts, reusable, track_reused
 from rlhf_lab.trackers.tracker import StageOutcome
 from rlhf_lab.trackers.tracking import track
-from rlhf_lab.training import checkpoint, peak_memory
+from rlhf_lab.training import checkpoint
 from rlhf_lab.training.loop import Algorithm, Interrupted, Paused, train
+from rlhf_lab.training.peak_memory import peak_gib, reset_peak
 from rlhf_lab.training.run import Result, Run, is_there
 
 NEUTRAL = "rlhf_lab.memory.neutral"
@@ -210,7 +211,7 @@ def _execute(
     result: dict[str, Any] = {"status": "running", "error": None, "seconds": 0.0, "policies": [], "metrics": {}}
     write_json(directory / "result.json", result)
     write_json(directory / CODE, {"version": __version__, "definitions": stage.code})
-    peak_memory.reset_peak()
+    reset_peak()
     try:
         # A stage that restarts without a checkpoint logs everything again, including results that it reuses.
         log_size = state["log_size"] if state else 0
@@ -251,7 +252,7 @@ def _execute(
         cost = {
             "seconds": round(time.monotonic() - start, 1),
             "cpu_seconds": round(time.process_time() - cpu_start, 1),
-            "peak_gib": peak_memory.peak_gib(),
+            "peak_gib": peak_gib(),
             "training": run.cost,
         }
         try:

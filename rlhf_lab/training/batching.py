@@ -12,12 +12,7 @@ from rlhf_lab.training.settings import TrainingSettings
 
 
 def plan_steps(
-    lengths: Sequence[int],
-    *,
-    batch_size: int,
-    epochs: float,
-    bucket_batches: int,
-    seed: int,
+    lengths: Sequence[int], *, batch_size: int, epochs: float, bucket_batches: int, seed: int
 ) -> list[list[int]]:
     """Return the example indices of every step.
 
@@ -64,11 +59,16 @@ def epoch_steps(lengths: Sequence[int], settings: TrainingSettings, seed: int) -
     )
 
 
-def micro_batches(indices: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Split a step into forward passes of up to `max_tokens` padded tokens (0: one pass), longest rows together.
+def micro_batches(indices: Sequence[int], lengths: Sequence[int], max_tokens: int, rows: int = 1) -> list[list[int]]:
+    """Split a step into forward passes of up to `max_tokens` padded tokens (0: one pass), longest examples together.
 
-    If several processes split the passes, each gets the same number of them, provided there are enough rows.
+    If several processes split the passes, each gets the same number of them, provided there are enough examples.
+
+    Args:
+        lengths: tokens of the longest row of each example.
+        rows: rows of an example, e.g. 2 for a pair.
     """
+    max_tokens = -(-max_tokens // rows)  # rounded up, because 0 means "not split", and 1 must not become 0
     if max_tokens <= 0 and ranks.world() == 1:
         return [list(indices)]
     batches: list[list[int]] = []

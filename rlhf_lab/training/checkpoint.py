@@ -153,7 +153,6 @@ def load(directory: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _read_state(path: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """Return (content of `checkpoint.pt`, None), (None, reason) if it is unreadable, or (None, None) if missing."""
     if not path.exists():
         return None, None
     try:
@@ -216,8 +215,7 @@ class Saved:
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that training changes: all, or only the trained ones if a frozen base is reloaded instead."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    has_frozen_base = any(not p.requires_grad for p in model.parameters())
-    if has_frozen_base:
+    if any(not p.requires_grad for p in model.parameters()):
         return trained
     # Only buffers of the state dict. Others, e.g. rotary frequencies, are computed when a model is built.
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
@@ -276,12 +274,12 @@ def _rows_to_write(tensor: DTensor) -> Tensor:
     return rows if is_first_copy else rows[:0]
 
 
-def _shard_name(rank: int) -> str:
-    return f"rank_{rank}.safetensors"
-
-
 def _host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def _shard_name(rank: int) -> str:
+    return f"rank_{rank}.safetensors"
 
 
 def _shard_dir(state: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from rlhf_lab.training import checkpoint
 from rlhf_lab.training.optim import TrainedPart, lr_scale
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.settings import TrainingSettings
-from rlhf_lab.training.totals import HoldsState, LossOutput, Totals, record_cost, record_memory
+from rlhf_lab.training.totals import LossOutput, Totals, record_cost, record_memory
 
 MOST_TOKENS = 2**17
 """Initial token limit when an unsplit batch runs out of memory: micro-batches are first split to half of it."""
@@ -177,23 +177,17 @@ class Algorithm(ABC):
         del directory
 
 
-class StepEngine(HoldsState, Protocol):
+class StepEngine(Protocol):
     """An engine that computes a step; `training.sharding.engine.Engine` documents the methods."""
 
     def loss(self, micro: Any, *, last: bool) -> LossOutput: ...
-
     def backward(self, loss_weight: Tensor) -> None: ...
-
     def clip(self) -> dict[str, Tensor]: ...
-
     def step(self, scale: float) -> None: ...
-
     def skip(self) -> None: ...
-
+    def memory_mib(self) -> dict[str, float]: ...
     def tensors(self) -> dict[str, Tensor]: ...
-
     def load(self, saved: checkpoint.Saved) -> None: ...
-
     def close(self) -> None: ...
 
 
@@ -237,18 +231,23 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
                 writer.finish()
                 raise Paused(algorithm.pause)
             outputs = _gradients(algorithm, engine, run, step, batch, totals)
-            scale = _lr_scale(step, algorithm.total_steps, settings)
+            scale = lr_scale(
+                step,
+                algorithm.total_steps,
+                warmup_fraction=settings.warmup_fraction,
+                final_fraction=settings.final_lr_fraction,
+            )
             if batch.micro:
                 totals.norms = engine.clip()
                 totals.steps += 1
                 updates += 1
                 # Memory is recorded twice: gradients exist only before the update, optimiser state only after it.
-                record_memory(run, engine)
+                record_memory(run, engine.memory_mib)
                 if algorithm.accept_step(outputs):
                     engine.step(scale)
                 else:
                     engine.skip()
-                record_memory(run, engine)
+                record_memory(run, engine.memory_mib)
             seconds += time.monotonic() - started
             is_last = algorithm.finished or step + 1 == algorithm.total_steps
             evaluates = algorithm.evaluation_due(step)
@@ -334,10 +333,6 @@ def _accumulate_gradients(algorithm: Algorithm, engine: StepEngine, run: Run, ba
     return counted
 
 
-def _lr_scale(step: int, total: int, settings: TrainingSettings) -> float:
-    return lr_scale(step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction)
-
-
 @contextmanager
 def _written(writer: checkpoint.Writer) -> Iterator[None]:
     """Finish the last checkpoint at the end of this block; after an error without waiting for other processes."""
@@ -352,12 +347,7 @@ def _save(
     writer: checkpoint.Writer, step: int, algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals
 ) -> None:
     totals_state = totals.state_dict(step)
-    state = {
-        "step": step,
-        "algorithm": algorithm.state_dict(),
-        "totals": totals_state,
-        "log_size": run.log_size(),
-    }
+    state = {"step": step, "algorithm": algorithm.state_dict(), "totals": totals_state, "log_size": run.log_size()}
     writer.save(state, engine.tensors())
 
 

@@ -57,6 +57,13 @@ LOOP_COST = (
 )
 """run.py"""
 
+ENGINE = (
+    Metric(
+        "trl/<name>", "metric that TRL logs, under its own name; those with an equivalent here are logged under both"
+    ),
+)
+"""algorithms/trl/trainers.py, in addition to the metrics of the native engine"""
+
 DATA = (
     Metric("data/<split>/rows", "rows read"),
     Metric("data/<split>/kept", "rows that are used, out of those read"),

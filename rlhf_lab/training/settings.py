@@ -54,19 +54,6 @@ SOUP = "soup"
 """Entry of `needs` for a second policy. The reference is then the mean of its weights and those of `needs.policy`."""
 
 
-def soup_vocabulary(config: Config) -> dict[str, tuple[str, str]]:
-    """Return `StageSettings.one_vocabulary` of a stage whose reference may average two policies (`needs.soup`)."""
-    if not config.needs.get(SOUP):
-        return {}
-    return {SOUP: ("policy", "their weights are averaged; fine-tune both policies from the same model")}
-
-
-def policy_and_reference(*, adapter: bool) -> list[ModelCopies]:
-    """Return the models in memory: the trained policy, and a frozen reference unless the adapter's base is used."""
-    reference = [] if adapter else [ModelCopies("reference", reference=True)]
-    return [ModelCopies("policy", trained=True), *reference]
-
-
 @dataclass(frozen=True)
 class StageSettings(Section):
     """Settings interface of all algorithms, whether they train or not.
@@ -255,3 +242,19 @@ class TrainingSettings(StageSettings):
             ),
             (len(self.adam_betas) == 2, f"adam_betas={self.adam_betas} must have two numbers, e.g. [0.9,0.95]"),
         )
+
+
+@dataclass(frozen=True)
+class PolicySettings(TrainingSettings):
+    """Settings of an algorithm that trains a policy beside a frozen reference, the start policy.
+
+    With `needs.soup` the reference is the mean of the weights of two policies.
+    """
+
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        remedy = "their weights are averaged; fine-tune both policies from the same model"
+        return {SOUP: ("policy", remedy)} if config.needs.get(SOUP) else {}
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        reference = [] if adapter else [ModelCopies("reference", reference=True)]
+        return [ModelCopies("policy", trained=True), *reference]

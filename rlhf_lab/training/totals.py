@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.training import peak_memory
+from rlhf_lab.training.peak_memory import peak_gib
 from rlhf_lab.training.run import Run
 
 
@@ -132,18 +132,11 @@ def _require_finite(step: int, loss: float, norms: dict[str, float]) -> None:
         )
 
 
-class HoldsState(Protocol):
-    """Interface of an engine that reports the memory of its training state in this process."""
-
-    def memory_mib(self) -> dict[str, float]: ...
-
-
-def record_memory(run: Run, engine: HoldsState) -> None:
+def record_memory(run: Run, measure: Callable[[], Mapping[str, float]]) -> None:
     """Record the memory of parameters, gradients and optimizer state, until one step has shown all three."""
     if run.cost.get("memory/optimizer"):
         return
-    memory = engine.memory_mib()
-    for name, mib in memory.items():
+    for name, mib in measure().items():
         run.cost[name] = max(mib, run.cost.get(name, 0.0))
 
 
@@ -154,7 +147,7 @@ def record_cost(run: Run, seconds: float, updates: int) -> None:
         seconds: time of all steps, including those that sample.
         updates: number of steps with an update.
     """
-    peak = peak_memory.peak_gib()
+    peak = peak_gib()
     if peak is not None:
         run.cost["memory/peak"] = (peak - run.floor_gib) * 2**10
     if updates:

@@ -44,8 +44,8 @@ LOSSES = (
     Mutant(
         "orpo_summed_logps",
         "PREFERENCE_LOSSES",
-        "Objective('ORPO', preference.orpo, ('policy',), per_token=True)",
-        "Objective('ORPO', preference.orpo, ('policy',))",
+        "Objective('ORPO', orpo, ('policy',), per_token=True)",
+        "Objective('ORPO', orpo, ('policy',))",
         "ORPO's odds are of whole replies, so that long replies are pushed down",
     ),
     Mutant(
@@ -1264,14 +1264,14 @@ GRAPH = (
 ESTIMATORS = (
     Mutant(
         "k3_not_clamped",
-        "kl.k3",
+        "policy.k3",
         "(ref - logp).clamp(max=K3_CLAMP)",
         "ref - logp",
         "one token that the policy has dropped decides the step, or makes it infinite",
     ),
     Mutant(
         "k3_clamped_on_both_sides",
-        "kl.k3",
+        "policy.k3",
         "(ref - logp).clamp(max=K3_CLAMP)",
         "(ref - logp).clamp(min=-K3_CLAMP, max=K3_CLAMP)",
         "tokens that became much likelier than under the reference cost 9 nats at most, without a gradient",
@@ -1510,7 +1510,7 @@ OPTIMISED = (
     ),
     Mutant(
         "critic_of_unscaled_scores",
-        "critic.build_critic",
+        "ppo.build_critic",
         "weight_1d / sd",
         "weight_1d",
         "a critic from the reward model starts with values of another scale than the rewards",

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, SMALL_WORLD, Stopped, planned, stop_at
+from support import ONE_LAYER, SMALL_WORLD, execute_with_stops, planned
 
 from rlhf_lab.algorithms.pair_selection.crossfit import CrossFitting
-from rlhf_lab.algorithms.pair_selection.margins import Margins, read_margins
-from rlhf_lab.algorithms.pair_selection.selection import chosen_pairs, label_right, selection_metrics, words_difference
+from rlhf_lab.algorithms.pair_selection.selection import (
+    Margins,
+    chosen_pairs,
+    label_right,
+    read_margins,
+    selection_metrics,
+    words_difference,
+)
 from rlhf_lab.algorithms.pair_selection.settings import Selection
 from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
@@ -125,14 +131,9 @@ def test_no_model_trains_on_the_fold_it_scores(margins, tmp_path):
 def test_margins_are_the_same_after_a_resume(policy, margins, tmp_path, monkeypatch):
     stage = crossfit(policy, tmp_path, "checkpoint.every_steps=2")
     assert stage.key == margins.key
-    for stop in (3, 6):
-        stop_at(monkeypatch, CrossFitting, stop)
-        with pytest.raises(Stopped):
-            execute(stage)
-    stop_at(monkeypatch, CrossFitting, None)
-    execute(stage)
+    result = execute_with_stops(monkeypatch, CrossFitting, stage, 3, 6)
     assert (stage.directory / "margins.jsonl").read_text() == (margins.directory / "margins.jsonl").read_text()
-    assert any(note.startswith("resumed") for note in read_json(stage.directory / "result.json")["notes"])
+    assert any(note.startswith("resumed") for note in result["notes"])
 
 
 def test_other_pairs_are_refused(margins, tmp_path):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from support import Stopped, model_tensors, planned, stop_at
+from support import assert_equal_models, execute_with_stops, planned
 
 from rlhf_lab.algorithms.policy_gradient.grpo import GroupPolicyOptimisation
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -55,17 +54,10 @@ def uninterrupted(tmp_path_factory, policy) -> Stage:
 def test_resumed_equals_uninterrupted(tmp_path, policy, uninterrupted, monkeypatch):
     """Four steps per iteration: step 4 is the first of one, steps 9 and 18 are within one."""
     stage = plan(tmp_path, policy, every=2)
-    for stop in (4, 9, 18):
-        stop_at(monkeypatch, GroupPolicyOptimisation, stop)
-        with pytest.raises(Stopped):
-            execute(stage)
-    stop_at(monkeypatch, GroupPolicyOptimisation, None)
-    execute(stage)
+    result = execute_with_stops(monkeypatch, GroupPolicyOptimisation, stage, 4, 9, 18)
     assert logged(stage) == logged(uninterrupted)
-    ours, theirs = model_tensors(Path(stage.model)), model_tensors(Path(uninterrupted.model))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    first, second = (read_json(each.directory / "result.json") for each in (uninterrupted, stage))
-    assert first["policies"] == second["policies"]
+    assert_equal_models(stage, uninterrupted)
+    assert result["policies"] == read_json(uninterrupted.directory / "result.json")["policies"]
 
 
 def test_what_is_logged_and_measured(uninterrupted):

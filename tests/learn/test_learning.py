@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, planned, plant, prompt_text, said, toy_rows, write_pairs
+from support import ONE_LAYER, planned, plant, prompt_text, toy_rows, write_pairs
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.types import RewardBatch
@@ -17,7 +17,6 @@ from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.rewards.graph import build_graph
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.sampling.local import LocalSampler
@@ -45,11 +44,7 @@ def test_sft_memorises_a_toy_corpus(tmp_path):
         "data=pairs",
         f"data.path={data}",
         *FIXED,
-        "model.hidden=32",
-        "model.layers=1",
-        "algorithm.lr=1e-2",
-        "algorithm.epochs=40",
-        f"outputs={tmp_path}",
+        *("model.hidden=32", "model.layers=1", "algorithm.lr=1e-2", "algorithm.epochs=40", f"outputs={tmp_path}"),
     )
     result = execute(stage)
     assert result["metrics"]["heldout_nll"]["mean"] < 0.1
@@ -65,19 +60,11 @@ def test_dpo_raises_the_margin(toy, tmp_path):
     _, policy = toy
     data = write_pairs(tmp_path / "shorter.jsonl", [(q, short, long) for q, long, short in toy_rows(200)])
     stage = planned(
-        "dpo",
-        "data=pairs",
-        f"data.path={data}",
-        f"needs.policy={policy}",
-        "needs.reward=null",
+        *("dpo", "data=pairs", f"data.path={data}", f"needs.policy={policy}", "needs.reward=null"),
         *FIXED,
         *EVALUATION,
-        "algorithm.lr=1e-2",
-        "algorithm.beta=0.3",
-        "algorithm.epochs=6",
-        "algorithm.log_every_steps=1",
-        "rollout.max_new_tokens=12",
-        f"outputs={tmp_path}",
+        *("algorithm.lr=1e-2", "algorithm.beta=0.3", "algorithm.epochs=6", "algorithm.log_every_steps=1"),
+        *("rollout.max_new_tokens=12", f"outputs={tmp_path}"),
     )
     result = execute(stage)
     rows = metrics(stage.directory)
@@ -108,20 +95,11 @@ def planted(monkeypatch) -> TermSettings:
 def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
     data, policy = toy
     config = planned(
-        "dpo_iterative",
-        "data=pairs",
-        f"data.path={data}",
-        f"needs.policy={policy}",
-        "needs.baseline=null",
+        *("dpo_iterative", "data=pairs", f"data.path={data}", f"needs.policy={policy}", "needs.baseline=null"),
         *FIXED,
         *EVALUATION,
-        "algorithm.lr=3e-3",
-        "algorithm.rounds=3",
-        "algorithm.prompts_per_round=64",
-        "algorithm.corpus_fraction=0",
-        "algorithm.updates_per_pair=2",
-        f"algorithm.buffer={buffer}",
-        "rollout.max_new_tokens=10",
+        *("algorithm.lr=3e-3", "algorithm.rounds=3", "algorithm.prompts_per_round=64", "algorithm.corpus_fraction=0"),
+        *("algorithm.updates_per_pair=2", f"algorithm.buffer={buffer}", "rollout.max_new_tokens=10"),
     ).config
     from rlhf_lab.training.loop import train
 
@@ -155,30 +133,6 @@ def test_refresh_builds_again_and_ends_the_same(toy, tmp_path):
     assert path.stat().st_mtime_ns == built
 
 
-def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_path):
-    """Members have only their base in common: they differ, both learn, and on disagreement `uwo` is below `mean`."""
-    data, policy = toy
-    common = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", *FIXED, f"outputs={tmp_path}")
-    size = ("algorithm.lr=1e-2", "algorithm.epochs=4", "algorithm.members=2", "algorithm.member_fraction=0.7")
-    stage = planned("reward_model", *common, *size, "rollout.max_new_tokens=12")
-    result = execute(stage)
-    assert result["metrics"]["accuracy"]["mean"] >= 0.9
-    assert result["metrics"]["disagreement"]["mean"] > 0
-    questions, long, _ = zip(*toy_rows(8, seed=5), strict=True)
-    requested = [prompt_text(question) for question in questions]
-    found = {}
-    for how in ("mean", "worst", "uwo"):
-        choice = (f"reward.terms.bt.ensemble={how}", "reward.terms.bt.penalty_weight=2", *EVALUATION)
-        config = planned("dpo", *common, f"needs.reward={stage.model}", *choice).config
-        run = Run(tmp_path, config, {"policy": str(policy), "reward": stage.model})
-        found[how] = build_graph(config.reward, run)(said(requested, long))
-    parts = found["mean"].parts
-    members = np.stack([parts["bt/member_0"], parts["bt/member_1"]])
-    assert np.abs(members[0] - members[1]).max() > 1e-3
-    assert np.allclose(found["mean"].total_N, members.mean(0)) and np.allclose(found["worst"].total_N, members.min(0))
-    assert np.allclose(found["uwo"].total_N, members.mean(0) - 2 * members.var(0))
-
-
 @pytest.mark.slow
 def test_sft_learns_every_turn_of_a_conversation(tmp_path):
     """The first turn of the assistant is in no row's response. It is learned only with `assistant_turns=all`."""
@@ -207,8 +161,7 @@ def test_sft_learns_every_turn_of_a_conversation(tmp_path):
         losses[turns] = [row["loss"] for row in metrics(stage.directory)]
         learned[turns] = float(logps.detach().mean().exp())
     streamed = planned(
-        *("sft", "data=sft", f"data.path={data}", "data.streaming=true", *settings, *ONE_LAYER),
-        f"outputs={tmp_path}",
+        *("sft", "data=sft", f"data.path={data}", "data.streaming=true", *settings, *ONE_LAYER), f"outputs={tmp_path}"
     )
     execute(streamed)
     assert [row["loss"] for row in metrics(streamed.directory)] == losses["all"]

@@ -7,20 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, prompt_text, stop_at, toy_rows, write_pairs
+from support import (
+    ONE_LAYER,
+    SMALL_WORLD,
+    assert_equal_models,
+    execute_with_stops,
+    planned,
+    prompt_text,
+    toy_rows,
+    write_pairs,
+)
 
-from rlhf_lab.algorithms.preference import dpo, dpo_iterative, reference_cache
-from rlhf_lab.algorithms.preference.metrics import PREFERENCE_STEP
-from rlhf_lab.config import registry
+from rlhf_lab.algorithms.metrics import PREFERENCE_STEP
+from rlhf_lab.algorithms.preference import dpo, dpo_iterative
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.metrics import names
-from rlhf_lab.losses.objective import PREFERENCE_LOSSES
+from rlhf_lab.losses.preference import PREFERENCE_LOSSES
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import execute
-from rlhf_lab.training.loop import train
 from rlhf_lab.training.metrics import LOOP
-from rlhf_lab.training.run import Run
 
 LEARNS = {
     "ipo": "beta=0.5",
@@ -48,21 +53,9 @@ def toy(tmp_path_factory) -> tuple[Path, Path]:
 
 def plan_toy(toy: tuple[Path, Path], out: Path, *more: str) -> Stage:
     data, policy = toy
-    return planned(
-        "dpo",
-        "data=pairs",
-        f"data.path={data}",
-        f"needs.policy={policy}",
-        "needs.reward=null",
-        *FIXED,
-        *EVALUATION,
-        "algorithm.lr=5e-3",
-        "algorithm.epochs=4",
-        "algorithm.log_every_steps=1",
-        "rollout.max_new_tokens=10",
-        *more,
-        f"outputs={out}",
-    )
+    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", "needs.reward=null", f"outputs={out}")
+    size = ("algorithm.lr=5e-3", "algorithm.epochs=4", "algorithm.log_every_steps=1", "rollout.max_new_tokens=10")
+    return planned("dpo", *named, *FIXED, *EVALUATION, *size, *more)
 
 
 @pytest.mark.slow
@@ -87,13 +80,13 @@ class Counted:
     """Counts the pairs whose log-probabilities are computed for the training table."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.pairs, real = 0, reference_cache.pair_logps
+        self.pairs, real = 0, dpo.pair_logps
 
         def count(model, pairs, device, codebooks):
             self.pairs += len(pairs)
             return real(model, pairs, device, codebooks)
 
-        monkeypatch.setattr(reference_cache, "pair_logps", count)
+        monkeypatch.setattr(dpo, "pair_logps", count)
 
 
 def notes(stage: Stage) -> list[str]:
@@ -140,38 +133,6 @@ def test_a_loss_without_a_reference_computes_none(toy, tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
-def build(stage: Stage, directory: Path, policy: Path) -> dpo.OnePassDPO:
-    directory.mkdir()
-    run = Run(directory, stage.config, {"policy": str(policy)})
-    algorithm = registry.build("algorithm", stage.config.algorithm, run)
-    algorithm.start()
-    return algorithm
-
-
-@pytest.mark.slow
-def test_micro_batches_change_nothing(toy, tmp_path):
-    """Full steps against one pair at a time, in float64; kto's KL estimate is one of the full step."""
-    trained = {}
-    for name, tokens in (("whole", 0), ("single", 1)):
-        smooth = ("algorithm.adam_eps=1e-3", "algorithm.epochs=3", f"algorithm.micro_batch_tokens={tokens}")
-        stage = plan_toy(toy, tmp_path, "algorithm.loss=kto", "algorithm.beta=0.3", *smooth)
-        algorithm = build(stage, tmp_path / name, toy[1])
-        algorithm.model.double()
-        assert len(algorithm.collect(0).micro) == (16 if tokens else 1)
-        train(algorithm, algorithm.run, name)
-        trained[name] = algorithm.model.state_dict()
-    start = model_tensors(toy[1])
-    full, single = trained["whole"], trained["single"]
-    assert max(float((full[name] - start[name]).abs().max()) for name in start) > 1e-3
-    assert max(float((full[name] - single[name]).abs().max()) for name in full) <= 1e-6
-    assert max(row["z_ref"] for row in read_jsonl(tmp_path / "single" / "metrics.jsonl")) > 0
-
-
-def test_a_single_pair_has_no_kl_estimate(toy, tmp_path):
-    algorithm = build(plan_toy(toy, tmp_path, "algorithm.loss=kto"), tmp_path / "run", toy[1])
-    assert algorithm.batch(algorithm.table, [3]).micro[0][1].z_ref.item() == 0.0
-
-
 RESUMED = {
     "dpo": {"kto": ("algorithm.loss=kto", "algorithm.epochs=2", "algorithm.eval_every_steps=3")},
     "dpo_iterative": {
@@ -181,11 +142,8 @@ RESUMED = {
     },
 }
 ROUNDS = (
-    "algorithm.prompts_per_round=32",
-    "algorithm.corpus_fraction=0.33",
-    "algorithm.rounds=2",
-    "algorithm.buffer=full",
-    "needs.baseline=null",
+    *("algorithm.prompts_per_round=32", "algorithm.corpus_fraction=0.33", "algorithm.rounds=2"),
+    *("algorithm.buffer=full", "needs.baseline=null"),
 )
 
 
@@ -227,14 +185,8 @@ def test_resumed_equals_uninterrupted(recipe, name, stops, tmp_path, upstream, m
     execute(full)
     stage = plan_resumed(recipe, name, tmp_path / "resumed", upstream)
     assert stage.key == full.key
-    for stop in stops:
-        stop_at(monkeypatch, CLASSES[recipe], stop)
-        with pytest.raises(Stopped):
-            execute(stage)
-    stop_at(monkeypatch, CLASSES[recipe], None)
-    execute(stage)
-    a, b = model_tensors(Path(full.model)), model_tensors(Path(stage.model))
-    assert all(torch.equal(a[key], b[key]) for key in a)
+    execute_with_stops(monkeypatch, CLASSES[recipe], stage, *stops)
+    assert_equal_models(full, stage)
     first, second = (read_json(x.directory / "result.json") for x in (full, stage))
     assert (first["metrics"], first["policies"]) == (second["metrics"], second["policies"])
     rows = [read_jsonl(x.directory / "metrics.jsonl") for x in (full, stage)]
@@ -243,37 +195,6 @@ def test_resumed_equals_uninterrupted(recipe, name, stops, tmp_path, upstream, m
         paths = [x.directory / file for x in (full, stage)]
         assert paths[0].exists() == paths[1].exists() == (recipe == "dpo_iterative")
         assert not paths[0].exists() or paths[0].read_text() == paths[1].read_text()
-
-
-def test_inpo_anchors_on_the_policy_of_the_round_before(tmp_path, upstream):
-    """In round one the previous iterate is the reference; in round two it has moved, and the file holds where to."""
-    stage = plan_resumed("dpo_iterative", "inpo", tmp_path, upstream)
-    execute(stage)
-    rounds = [read_json(stage.directory / f"rounds/round_{i}.json") for i in (1, 2)]
-    own = [len(found["pairs"]) for found in rounds]
-    corpus = [round(n * 0.33 / 0.67) for n in (own[0], sum(own))]
-    assert [len(found["previous"][0]) for found in rounds] == [own[0] + corpus[0], sum(own) + corpus[1]]
-    shared = [np.array(found["previous"][0][: own[0]]) for found in rounds]
-    assert np.abs(shared[0] - shared[1]).max() > 0.01  # the same pairs, seen by the policy a round later
-    rows = [row for row in read_jsonl(stage.directory / "metrics.jsonl") if "loss" in row]
-    eta = 0.05 / (1 / 3)
-    assert rows[0]["loss"] == pytest.approx(1 / (4 * eta**2), rel=1e-4)
-
-
-def test_cream_weighs_own_labels_and_not_those_of_the_corpus(tmp_path, upstream):
-    stage = plan_resumed("dpo_iterative", "cream", tmp_path, upstream)
-    result = execute(stage)
-    metrics = result["metrics"]
-    assert metrics["consistency/round 1"] == 1.0
-    assert 0 < metrics["consistency/round 2"] < 1
-    run = Run(stage.directory, stage.config, {role: str(path) for role, path in upstream.items()})
-    algorithm = registry.build("algorithm", stage.config.algorithm, run)
-    algorithm._start_round(2)
-    weights = algorithm.table.context.consistency_B
-    own = [len(algorithm.rounds.read(i).pairs) for i in (1, 2)]
-    assert weights[: own[0]].tolist() == [1.0] * own[0]
-    assert weights[own[0] : sum(own)].tolist() == pytest.approx([metrics["consistency/round 2"]] * own[1])
-    assert weights[sum(own) :].tolist() == [1.0] * (len(weights) - sum(own))
 
 
 def unpaired_file(path: Path, pairs: list[tuple[str, str, str]]) -> Path:
@@ -303,10 +224,5 @@ def test_unpaired_kto_resumes_exactly(toy, tmp_path, monkeypatch):
     full = plan_toy(toy, tmp_path / "whole", *settings)
     execute(full)
     cut = plan_toy(toy, tmp_path / "cut", *settings)
-    stop_at(monkeypatch, dpo.UnpairedKTO, 5)
-    with pytest.raises(Stopped):
-        execute(cut)
-    stop_at(monkeypatch, dpo.UnpairedKTO, None)
-    execute(cut)
-    first, second = model_tensors(Path(full.model)), model_tensors(Path(cut.model))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    execute_with_stops(monkeypatch, dpo.UnpairedKTO, cut, 5)
+    assert_equal_models(full, cut)

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
+from support import (
+    ONE_LAYER,
+    SMALL_WORLD,
+    Stopped,
+    assert_equal_models,
+    execute_with_stops,
+    model_tensors,
+    planned,
+    stop_at,
+)
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -33,31 +42,17 @@ SIZES = {
     "rubric_rm": ("algorithm.optimizer=muon", "algorithm.on_policy_fraction=0.2", "algorithm.target=attributes"),
     "dpo": ("algorithm.optimizer=adamw", "algorithm.eval_every_steps=3"),
     "dpo_iterative": (
-        "algorithm.optimizer=adamw",
-        "algorithm.prompts_per_round=32",
-        "algorithm.corpus_fraction=0.33",
-        "algorithm.rounds=2",
-        "algorithm.buffer=full",
-        "needs.baseline=null",
+        *("algorithm.optimizer=adamw", "algorithm.prompts_per_round=32", "algorithm.corpus_fraction=0.33"),
+        *("algorithm.rounds=2", "algorithm.buffer=full", "needs.baseline=null"),
     ),
     "ppo": (
-        "algorithm.optimizer=adamw",
-        "algorithm.iterations=3",
-        "algorithm.prompts_per_iteration=32",
-        "algorithm.critic_warmup=1",
-        "algorithm.kl_controller=adaptive",
-        "algorithm.reward_scaling=running_sd",
-        "algorithm.target_kl=0.002",
-        "algorithm.ptx_weight=0.1",
-        "algorithm.eval_every_steps=6",
+        *("algorithm.optimizer=adamw", "algorithm.iterations=3", "algorithm.prompts_per_iteration=32"),
+        *("algorithm.critic_warmup=1", "algorithm.kl_controller=adaptive", "algorithm.reward_scaling=running_sd"),
+        *("algorithm.target_kl=0.002", "algorithm.ptx_weight=0.1", "algorithm.eval_every_steps=6"),
     ),
     "grpo": (
-        "algorithm.optimizer=adamw",
-        "algorithm.iterations=3",
-        "algorithm.prompts_per_iteration=8",
-        "algorithm.group_size=4",
-        "algorithm.dynamic_sampling=1",
-        "algorithm.reward_scaling=running_sd",
+        *("algorithm.optimizer=adamw", "algorithm.iterations=3", "algorithm.prompts_per_iteration=8"),
+        *("algorithm.group_size=4", "algorithm.dynamic_sampling=1", "algorithm.reward_scaling=running_sd"),
     ),
 }
 """96 pairs: 12 steps for sft and dpo, about 14 for the reward model; iterative dpo takes 3 in each of 2 rounds;
@@ -103,9 +98,7 @@ def logged(stage: Stage) -> list[str]:
 
 
 def assert_same(one: Stage, other: Stage) -> None:
-    a, b = model_tensors(Path(one.model)), model_tensors(Path(other.model))
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert_equal_models(one, other)
     first, second = (read_json(stage.directory / "result.json") for stage in (one, other))
     assert second["status"] == "completed"
     assert first["metrics"] == second["metrics"]
@@ -136,16 +129,9 @@ def assert_same(one: Stage, other: Stage) -> None:
 def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninterrupted, monkeypatch):
     stage = plan(recipe, tmp_path, upstream, every=2, background=len(stops) > 1)
     assert stage.key == uninterrupted[recipe].key
-    for stop in stops:
-        stop_at(monkeypatch, algorithm(recipe), stop)
-        with pytest.raises(Stopped):
-            execute(stage)
-        assert read_json(stage.directory / "result.json")["status"] == "failed"
-    stop_at(monkeypatch, algorithm(recipe), None)
-    execute(stage)
+    result = execute_with_stops(monkeypatch, algorithm(recipe), stage, *stops)
     assert_same(uninterrupted[recipe], stage)
-    notes = read_json(stage.directory / "result.json")["notes"]
-    assert any(note.startswith("resumed at step") for note in notes)
+    assert any(note.startswith("resumed at step") for note in result["notes"])
     assert not (stage.directory / "checkpoint.pt").exists()
 
 

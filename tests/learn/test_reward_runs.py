@@ -26,16 +26,9 @@ from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.run import Run
 
 SIZE = (
-    "evaluation.prompts=4",
-    "evaluation.samples_per_prompt=2",
-    "evaluation.pairs=8",
-    "rollout.max_new_tokens=8",
-    "algorithm.prompts_per_iteration=4",
-    "algorithm.group_size=2",
-    "algorithm.batch_size=8",
-    "algorithm.iterations=3",
-    "algorithm.lr=1e-3",
-    "checkpoint.every_steps=0",
+    *("evaluation.prompts=4", "evaluation.samples_per_prompt=2", "evaluation.pairs=8", "rollout.max_new_tokens=8"),
+    *("algorithm.prompts_per_iteration=4", "algorithm.group_size=2", "algorithm.batch_size=8"),
+    *("algorithm.iterations=3", "algorithm.lr=1e-3", "checkpoint.every_steps=0"),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, Stopped, planned, prompt_text, stop_at, toy_rows
+from support import ONE_LAYER, execute_with_stops, planned, prompt_text, toy_rows
 
 from rlhf_lab.algorithms.reward_models.reward_model import RewardModelling
 from rlhf_lab.config import registry
@@ -194,12 +194,8 @@ def test_adapters_are_saved_merged_and_score_the_same(toy, tmp_path, overrides):
     [
         ("algorithm.members=2", "algorithm.length_head=true"),
         (
-            "algorithm.members=2",
-            "algorithm.member_fraction=0.6",
-            "algorithm.shared_trunk=true",
-            "algorithm.length_head=true",
-            "algorithm.confidence_weight=0.5",
-            "algorithm.micro_batch_tokens=600",
+            *("algorithm.members=2", "algorithm.member_fraction=0.6", "algorithm.shared_trunk=true"),
+            *("algorithm.length_head=true", "algorithm.confidence_weight=0.5", "algorithm.micro_batch_tokens=600"),
         ),
     ],
 )
@@ -212,12 +208,7 @@ def test_resumed_equals_uninterrupted(toy, tmp_path, overrides, monkeypatch):
         for name, every in (("whole", 0), ("parts", 2))
     ]
     execute(stages[0])
-    for at in (1, 5, 8):
-        stop_at(monkeypatch, RewardModelling, at)
-        with pytest.raises(Stopped):
-            execute(stages[1])
-    stop_at(monkeypatch, RewardModelling, None)
-    execute(stages[1])
+    execute_with_stops(monkeypatch, RewardModelling, stages[1], 1, 5, 8)
     files = [
         {
             path.relative_to(stage.model).as_posix(): path.read_bytes()

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
+from support import ONE_LAYER, assert_equal_models, checked, execute_with_stops, planned
 
 from rlhf_lab.algorithms.reward_models.step_reward import StepRewardModelling, label_source
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
-from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.step_report import GradedSolutions, truth_metrics
 from rlhf_lab.models.encoding import Encoder
@@ -27,13 +27,8 @@ from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.run import Run
 
 SMALL = (
-    "data=arithmetic_small",
-    "data.max_steps=3",
-    "data.train_problems=64",
-    "data.test_problems=24",
-    "rollout.max_new_tokens=16",
-    "evaluation.prompts=8",
-    "checkpoint.every_steps=0",
+    *("data=arithmetic_small", "data.max_steps=3", "data.train_problems=64", "data.test_problems=24"),
+    *("rollout.max_new_tokens=16", "evaluation.prompts=8", "checkpoint.every_steps=0"),
     *ONE_LAYER,
 )
 REPORT = ("algorithm.samples=4", "algorithm.choose_from=2")
@@ -118,8 +113,6 @@ def test_annotated_labels_are_the_worlds_and_an_answer_key_has_none(tmp_path):
 
 
 def test_annotated_labels_are_refused_before_anything_runs():
-    with pytest.raises(ConfigError, match=r"algorithm\.labels=annotated needs a world that judges steps"):
-        checked("prm", "data=gsm8k", "data.path=owner/name", "algorithm.labels=annotated")
     assert checked("prm", "data=gsm8k", "data.path=owner/name", "algorithm.labels=monte_carlo")
     with pytest.raises(ConfigError, match="algorithm=orm needs answers that can be checked"):
         checked("orm", "data=mini_hh")
@@ -162,6 +155,7 @@ def test_consensus_in_a_stage(tmp_path, policy, judges, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["data=gsm8k", "data.path=owner/name", "algorithm.labels=annotated"], "needs a world that judges steps"),
         (["algorithm.labels=consensus"], "needs a second source of labels; set needs.judge"),
         (["+needs.judge=orm"], r"needs\.judge is used only by algorithm\.labels=consensus"),
         (["data=gsm8k", "data.path=owner/name", "algorithm.demonstrations=false"], "do not judge steps, so"),
@@ -220,16 +214,8 @@ def test_resumed_equals_uninterrupted(recipe, tmp_path, policy, monkeypatch):
         return planned(recipe, *SMALL, *STEPS, *rollouts, *needs)
 
     full, parts = plan("whole", 0), plan("parts", 1)
-    execute(full)
-    for stop in (2, 7):
-        stop_at(monkeypatch, StepRewardModelling, stop)
-        with pytest.raises(Stopped):
-            execute(parts)
-    stop_at(monkeypatch, StepRewardModelling, None)
-    execute(parts)
-    a, b = model_tensors(Path(full.model)), model_tensors(Path(parts.model))
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    first, second = (read_json(stage.directory / "result.json") for stage in (full, parts))
+    first, second = execute(full), execute_with_stops(monkeypatch, StepRewardModelling, parts, 2, 7)
+    assert_equal_models(full, parts)
     assert first["metrics"] == second["metrics"] and any("resumed" in note for note in second["notes"])
     assert (Path(full.model) / "step_judge.json").exists()
 
@@ -296,19 +282,9 @@ def test_a_judge_that_knows_the_truth_finds_everything():
 
 
 PLANTED = (
-    "data=arithmetic",
-    "data.largest=10",
-    "data.min_steps=2",
-    "data.max_steps=2",
-    "data.train_problems=600",
-    "data.test_problems=100",
-    "model.hidden=32",
-    "model.heads=2",
-    "rollout.max_new_tokens=20",
-    "evaluation.prompts=100",
-    "checkpoint.every_steps=0",
-    "algorithm.samples=2",
-    "algorithm.choose_from=2",
+    *("data=arithmetic", "data.largest=10", "data.min_steps=2", "data.max_steps=2", "data.train_problems=600"),
+    *("data.test_problems=100", "model.hidden=32", "model.heads=2", "rollout.max_new_tokens=20"),
+    *("evaluation.prompts=100", "checkpoint.every_steps=0", "algorithm.samples=2", "algorithm.choose_from=2"),
     "stages.sft.algorithm.epochs=3",
 )
 

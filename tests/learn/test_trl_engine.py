@@ -14,7 +14,7 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned, plant, prompt_text, toy_rows, write_pairs
 
-from rlhf_lab.algorithms.trl.rows import deal_rows, unused_id
+from rlhf_lab.algorithms.trl.engine import deal_rows, unused_id
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import MissingDependency, NumericError
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -151,10 +151,7 @@ def test_kto_of_single_replies_and_masks_of_conversations(world, tmp_path):
     policy, _ = built(world, "sft")
     small = (*ONE_LAYER, *(setting for setting in SMALL_WORLD if not setting.startswith("data")), world, EVERY_STEP)
     start = (
-        f"needs.policy={policy.model}",
-        "needs.reward=null",
-        "algorithm=kto",
-        "algorithm.lr=1e-3",
+        *(f"needs.policy={policy.model}", "needs.reward=null", "algorithm=kto", "algorithm.lr=1e-3"),
         "algorithm.epochs=2",
     )
     for recipe, data, own in (("dpo", "unpaired", start), ("sft", "sft", ADAMW)):
@@ -278,23 +275,23 @@ def test_it_learns_a_planted_reward_with_texts_and_shaping(toy, planted):
 @pytest.mark.parametrize(("case", "step", "total"), [("sft", 7, 12), ("several updates", 3, 8)])
 def test_stopped_by_a_signal_it_goes_on_where_it_was(world, monkeypatch, case, step, total):
     """On a corpus the result is that of an uninterrupted run; TRL's sampling starts a new iteration instead."""
-    from rlhf_lab.algorithms.trl import callback
+    from rlhf_lab.algorithms.trl import trainers
 
     full, _ = built(world, case, "engine=trl", "checkpoint.every_steps=5")
     expected, log = model_tensors(full.directory / "model"), read_jsonl(full.directory / "metrics.jsonl")
-    original = callback.LabCallback.on_step_end
+    original = trainers.LabCallback.on_step_end
 
     def stop(self, args, state, control, **kwargs):
         if state.global_step == step:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(self, args, state, control, **kwargs)
 
-    monkeypatch.setattr(callback.LabCallback, "on_step_end", stop)
+    monkeypatch.setattr(trainers.LabCallback, "on_step_end", stop)
     with pytest.raises(Interrupted, match=f"stopped after step {step} of {total}"):
         execute(full, discard=True)
     assert read_json(full.directory / "result.json")["status"] == "interrupted"
     assert (full.directory / "checkpoint.pt").exists() and (full.directory / "trl" / f"checkpoint-{step}").is_dir()
-    monkeypatch.setattr(callback.LabCallback, "on_step_end", original)
+    monkeypatch.setattr(trainers.LabCallback, "on_step_end", original)
     result = execute(full)
     assert result["status"] == "completed" and f"resumed at step {step}" in result["notes"]
     rows = [(row["step"], row["loss"]) for row in read_jsonl(full.directory / "metrics.jsonl") if "loss" in row]

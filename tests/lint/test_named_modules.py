@@ -76,14 +76,14 @@ def test_a_name_is_found_wherever_a_test_writes_it() -> None:
     chosen = {"reward=length": "rlhf_lab.rewards.rules.length"}
     text = (
         "from rlhf_lab import run\nimport rlhf_lab.core.ranks\n"
-        "plan('reward=[bt,length]', 'rlhf_lab.models.build.x', 'rlhf_lab/losses/kl.py')"
+        "plan('reward=[bt,length]', 'rlhf_lab.models.build.x', 'rlhf_lab/losses/policy.py')"
     )
     found = named_in(text, chosen)
     assert {
         "rlhf_lab.notebook",
         "rlhf_lab.core.ranks",
         "rlhf_lab.models.build",
-        "rlhf_lab.losses.kl",
+        "rlhf_lab.losses.policy",
         chosen["reward=length"],
     } <= found
     assert "rlhf_lab.core.files" not in found

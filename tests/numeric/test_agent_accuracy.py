@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.reward_models.attempt_audit import audit_attempts, chosen, rank_within_tasks
-from rlhf_lab.algorithms.reward_models.reward_model import auroc_of_pairs
+from rlhf_lab.algorithms.reward_models.reward_model import audit_attempts, auroc_of_pairs, chosen, rank_within_tasks
 from rlhf_lab.core.types import Pair, RewardBatch
 from rlhf_lab.data.generated import Attempts
 

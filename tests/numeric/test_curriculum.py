@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum, by_length, ordered_tasks
-from rlhf_lab.algorithms.policy_gradient.settings import GRPO
-from rlhf_lab.core.errors import ConfigError
 
 
 def test_success_by_hand():
@@ -88,11 +86,6 @@ def test_a_copy_from_its_state_draws_the_same():
     copy.load_state_dict(json.loads(json.dumps(curriculum.state_dict())))
     assert [copy.draw(8, seed) for seed in range(5)] == [curriculum.draw(8, seed) for seed in range(5)]
     assert copy.state_dict() == curriculum.state_dict()
-
-
-def test_settings():
-    with pytest.raises(ConfigError, match="curriculum_explore"):
-        GRPO(curriculum_explore=1.5)
 
 
 def test_tasks_are_ordered_by_the_words_of_their_prompts():

@@ -165,7 +165,7 @@ if "rlhf_lab.stages.worker" in sys.orig_argv:
     import torch
 
     from rlhf_lab.core import ranks
-    from rlhf_lab.training.sharding.ddp import DataParallel
+    from rlhf_lab.training.sharding.engine import DataParallel
 
     loss = DataParallel.loss
 

@@ -16,29 +16,22 @@ from rlhf_lab.training.run import Run
 SMOOTH = ("algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3")
 
 
+CASES = {
+    "sft": ("sft",),
+    "reward_model": ("reward_model", "algorithm.on_policy_fraction=0"),
+    "attribute_rm": ("attribute_rm", "algorithm.on_policy_fraction=0"),
+    "dpo": ("dpo", "needs.reward=null"),
+    "kto": ("dpo", "needs.reward=null", "algorithm=kto"),  # its KL estimate is one of the full step
+}
 Trained = tuple[dict[str, torch.Tensor], int]
 
 
 def trained(recipe: str, directory: Path, policy: Path, micro_batch_tokens: int, lr: str = "1e-2") -> Trained:
     """Parameters after a few steps of the real loop in float64, and the number of forward passes."""
-    needs = {"sft": ()}.get(recipe, (f"needs.policy={policy}",))
-    corpus_alone = ("algorithm.on_policy_fraction=0",)
-    extra = {"dpo": ("needs.reward=null",), "reward_model": corpus_alone, "attribute_rm": corpus_alone}.get(recipe, ())
-    config = planned(
-        recipe,
-        *SMALL_WORLD,
-        *ONE_LAYER,
-        *needs,
-        *extra,
-        "data.train_pairs=32",
-        "algorithm.batch_size=8",
-        "algorithm.epochs=1",
-        *SMOOTH,
-        f"algorithm.lr={lr}",
-        f"algorithm.micro_batch_tokens={micro_batch_tokens}",
-        "checkpoint.every_steps=0",
-        f"outputs={directory}",
-    ).config
+    needs = () if recipe == "sft" else (f"needs.policy={policy}",)
+    size = ("data.train_pairs=32", "algorithm.batch_size=8", "algorithm.epochs=1", "checkpoint.every_steps=0")
+    passes = (f"algorithm.lr={lr}", f"algorithm.micro_batch_tokens={micro_batch_tokens}", f"outputs={directory}")
+    config = planned(*CASES[recipe], *SMALL_WORLD, *ONE_LAYER, *needs, *size, *SMOOTH, *passes).config
     directory.mkdir()
     run = Run(directory, config, {} if recipe == "sft" else {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)
@@ -48,7 +41,7 @@ def trained(recipe: str, directory: Path, policy: Path, micro_batch_tokens: int,
     return algorithm.model.state_dict(), passes
 
 
-@pytest.mark.parametrize("recipe", ["sft", "reward_model", "attribute_rm", "dpo"])
+@pytest.mark.parametrize("recipe", CASES)
 def test_eight_at_once_equals_one_at_a_time(recipe, tmp_path, policy):
     full, passes = trained(recipe, tmp_path / "8x1", policy, 0)
     single, single_passes = trained(recipe, tmp_path / "1x8", policy, 1)

@@ -16,8 +16,7 @@ from test_lora import BATCH, tokens
 from test_sampler import CONFIGS, random_model
 from torch import nn
 
-from rlhf_lab.algorithms.policy_gradient.critic import Critic, build_critic
-from rlhf_lab.algorithms.policy_gradient.ppo import ProximalPolicyOptimisation
+from rlhf_lab.algorithms.policy_gradient.ppo import Critic, ProximalPolicyOptimisation, build_critic
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.models import lora

@@ -12,12 +12,13 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 from torch import nn
 
 from rlhf_lab.config import registry
+from rlhf_lab.core import ranks
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.training import loop
 from rlhf_lab.training.loop import StepBatch
 from rlhf_lab.training.run import Run
-from rlhf_lab.training.sharding import engine, fsdp
+from rlhf_lab.training.sharding import engine
 from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
 
@@ -37,12 +38,8 @@ def test_the_size_of_a_model_counts_what_is_trained() -> None:
 def test_how_the_data_was_read_is_told_as_flat_metrics() -> None:
     report = {"train": SimpleNamespace(rows=10, kept=8, dropped={"empty reply": 2})}
     found = corpus_report(SimpleNamespace(report=report), SimpleNamespace(counts={"cut": 3}))
-    assert found == {
-        "encoding/cut": 3,
-        "data/train/rows": 10,
-        "data/train/kept": 8,
-        "data/train/dropped/empty reply": 2,
-    }
+    rows = {"data/train/rows": 10, "data/train/kept": 8, "data/train/dropped/empty reply": 2}
+    assert found == {"encoding/cut": 3, **rows}
 
 
 def test_policy_and_reference_are_two_models_with_the_same_numbers(run: Run) -> None:
@@ -52,14 +49,14 @@ def test_policy_and_reference_are_two_models_with_the_same_numbers(run: Run) -> 
     assert all(p.requires_grad and not r.requires_grad for p, r in pairs)
 
 
-@pytest.mark.parametrize("kind", ["none", "fsdp"])
+@pytest.mark.parametrize("kind", ["none", "ddp", "fsdp_full"])
 def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
-    """With nothing to shard, `fsdp` is the engine of one process."""
+    """With nothing to share or shard, every strategy is the engine of one process."""
     algorithm = registry.build("algorithm", run.config.algorithm, run)
     algorithm.start()
-    settings = planned("dpo", f"sharding={'fsdp_full' if kind == 'fsdp' else kind}").config.sharding
+    settings = planned("dpo", f"sharding={kind}").config.sharding
     generated = registry.build("sharding", settings, algorithm, run)
-    assert type(generated) is (fsdp.Sharded if kind == "fsdp" else engine.Engine)
+    assert type(generated) is engine.Engine
     before = {name: tensor.clone() for name, tensor in generated.tensors().items()}
     batch = algorithm.collect(0)
 
@@ -75,12 +72,20 @@ def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
     add_gradients()
     assert all(float(norm) > 0 for norm in generated.clip().values())
     generated.step(1.0)
-    changed = [
-        name for name, tensor in generated.tensors().items() if name in before and not tensor.equal(before[name])
-    ]
-    assert any(name.startswith("model/") for name in changed)
+    after = generated.tensors()
+    assert any(not after[name].equal(tensor) for name, tensor in before.items() if name.startswith("model/"))
     assert generated.memory_mib()["memory/optimizer"] > 0
     generated.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("none", engine.Engine), ("ddp", engine.DataParallel), ("fsdp_full", engine.Sharded)]
+)
+def test_several_processes_share_the_work_by_the_chosen_strategy(kind, expected, monkeypatch) -> None:
+    settings = planned("dpo", f"sharding={kind}").config.sharding
+    monkeypatch.setattr(ranks, "world", lambda: 2)
+    monkeypatch.setattr(engine.Engine, "__init__", lambda *arguments: None)
+    assert type(registry.build("sharding", settings, None, None)) is expected
 
 
 def test_the_time_of_an_update_includes_its_samples(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,19 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores, canon, dr_grpo, gae, grpo, remax, rloo, whiten
-from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k2, k3
+from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores, canon, dr_grpo, gae, grpo, whiten
 from rlhf_lab.losses.policy import (
+    KL_ESTIMATORS,
     POLICY_LOSSES,
     ClipRange,
     PolicyTokens,
+    adaptive_beta,
     cispo,
+    explained_variance,
     gspo,
+    k1,
+    k2,
+    k3,
     loss_units,
     ppo_clip,
     token_weights,
+    value_loss,
 )
-from rlhf_lab.losses.value import explained_variance, value_loss
 
 CLIP = ClipRange(0.2, 0.2)
 
@@ -40,9 +45,18 @@ def tokens(logp, old, advantage, row=None, rows=1) -> PolicyTokens:
 SCORES = tensor(1.0, 2.0, 3.0, 6.0)[None]  # mean 3, deviations −2 −1 0 3, sample variance 14/3
 
 
-def test_grpo_is_the_z_score():
-    expected = tensor(-2, -1, 0, 3)[None] / math.sqrt(14 / 3)
-    assert torch.allclose(grpo(GroupScores(SCORES)), expected, atol=1e-5)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("grpo", [x / math.sqrt(14 / 3) for x in (-2, -1, 0, 3)]),
+        ("dr_grpo", [-2, -1, 0, 3]),
+        ("rloo", [-8 / 3, -4 / 3, 0, 4]),  # 1 − mean(2, 3, 6), 2 − mean(1, 3, 6), 3 − 3, 6 − 2
+        ("remax", [-1.5, -0.5, 0.5, 3.5]),
+    ],
+)
+def test_advantages_by_hand(name, expected):
+    found = GROUP_ADVANTAGES[name](GroupScores(SCORES, greedy_B=tensor(2.5)))
+    assert found[0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("size", [3, 6, 8, 16])
@@ -51,19 +65,6 @@ def test_equal_scores_have_no_advantage(size):
     scores = torch.linspace(-5, 5, 41)[:, None].repeat(1, size)
     scores[0, 0] = torch.nan
     assert (grpo(GroupScores(scores)) == 0).all()
-
-
-def test_dr_grpo_is_not_divided():
-    assert dr_grpo(GroupScores(SCORES)).tolist() == [[-2, -1, 0, 3]]
-
-
-def test_rloo_leaves_one_out():
-    """1 − mean(2, 3, 6) = −8/3; 2 − mean(1, 3, 6) = −4/3; 3 − 3 = 0; 6 − 2 = 4."""
-    assert torch.allclose(rloo(GroupScores(SCORES)), tensor(-8 / 3, -4 / 3, 0, 4)[None])
-
-
-def test_remax_subtracts_the_greedy_reward():
-    assert remax(GroupScores(SCORES, greedy_B=tensor(2.5))).tolist() == [[-1.5, -0.5, 0.5, 3.5]]
 
 
 def test_canon_by_hand():
@@ -151,22 +152,19 @@ def test_ppo_clip_by_hand():
     assert logp.grad.tolist() == pytest.approx([0, 1.5, -0.5, 0])
 
 
-def test_clip_higher_leaves_more_room_upwards():
-    found = ppo_clip(tokens(tensor(1.25, 0.75).log(), tensor(0, 0), tensor(1, -1)), ClipRange(0.2, 0.28))
-    assert found.per_token.tolist() == pytest.approx([-1.25, 0.8])
-
-
-def test_dual_clip_bounds_a_negative_advantage():
-    """ρ = 10, A = −1: 10 without, c = 3 with. A positive advantage is not touched."""
-    batch = tokens(tensor(10, 10).log(), tensor(0, 0), tensor(-1, 1))
-    assert ppo_clip(batch, CLIP).per_token.tolist() == pytest.approx([10, -1.2])
-    assert ppo_clip(batch, CLIP._replace(dual=3.0)).per_token.tolist() == pytest.approx([3, -1.2])
-
-
-def test_the_log_ratio_is_clamped_before_exp():
-    batch = tokens(tensor(100), tensor(0), tensor(-1))
-    assert ppo_clip(batch, CLIP._replace(log_ratio=2.0)).per_token.item() == pytest.approx(math.exp(2))
-    assert ppo_clip(batch, CLIP).per_token.item() == pytest.approx(485165195.41)  # e²⁰, the bound where none is set
+@pytest.mark.parametrize(
+    ("log_ratios", "advantages", "clip", "losses"),
+    [
+        ([math.log(1.25), math.log(0.75)], [1, -1], ClipRange(0.2, 0.28), [-1.25, 0.8]),  # more room upwards
+        ([math.log(10)] * 2, [-1, 1], CLIP, [10, -1.2]),
+        ([math.log(10)] * 2, [-1, 1], CLIP._replace(dual=3.0), [3, -1.2]),  # only a negative advantage is bounded
+        ([100], [-1], CLIP._replace(log_ratio=2.0), [math.exp(2)]),
+        ([100], [-1], CLIP, [485165195.41]),  # e²⁰, the bound where none is set
+    ],
+)
+def test_bounds_of_the_ratio_by_hand(log_ratios, advantages, clip, losses):
+    batch = tokens(tensor(*log_ratios), torch.zeros(len(log_ratios)), tensor(*advantages))
+    assert ppo_clip(batch, clip).per_token.tolist() == pytest.approx(losses)
 
 
 def test_gspo_uses_one_ratio_per_reply():

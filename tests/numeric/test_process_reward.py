@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from support import ONE_LAYER, gpt2_tokenizer, llama_tokenizer, planned
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.environments.maths.chains import step_lines
-from rlhf_lab.losses.process import step_loss
+from rlhf_lab.losses.reward_model import step_loss
 from rlhf_lab.models.build import load_encoder, load_reward_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.steps import end_tokens, step_logits, step_positions, step_row
@@ -25,10 +24,7 @@ from rlhf_lab.training.loop import train
 from rlhf_lab.training.run import Run
 
 SMALL = (
-    "data=arithmetic_small",
-    "data.train_problems=64",
-    "data.test_problems=24",
-    "rollout.max_new_tokens=16",
+    *("data=arithmetic_small", "data.train_problems=64", "data.test_problems=24", "rollout.max_new_tokens=16"),
     "checkpoint.every_steps=0",
 )
 TEXTS = [
@@ -37,13 +33,6 @@ TEXTS = [
     "one line",
     "trailing  \n  spaces here \n",
 ]
-
-
-def test_worked_examples():
-    """−log σ(1) = 0.313262, −log(1 − σ(1)) = 1.313262; soft labels mix the two."""
-    z, y = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, 0.25, 0.7])
-    expected = [0.313262, 1.313262, 0.25 * 0.313262 + 0.75 * 1.313262, math.log(2)]
-    assert step_loss(z, y).tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_against_float64():
@@ -163,15 +152,9 @@ def test_eight_at_once_equals_one_at_a_time(recipe, tmp_path, policy):
             recipe,
             *SMALL,
             *ONE_LAYER,
-            f"needs.policy={policy}",
-            "algorithm.problems=24",
-            "algorithm.trajectories=1",
-            "algorithm.batch_size=8",
-            "algorithm.epochs=1",
-            "algorithm.optimizer=adamw",
-            "algorithm.adam_eps=1e-3",
-            f"algorithm.lr={lr}",
-            f"algorithm.micro_batch_tokens={micro}",
+            *(f"needs.policy={policy}", "algorithm.problems=24", "algorithm.trajectories=1"),
+            *("algorithm.batch_size=8", "algorithm.epochs=1", "algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3"),
+            *(f"algorithm.lr={lr}", f"algorithm.micro_batch_tokens={micro}"),
         ).config
         (tmp_path / name).mkdir()
         run = Run(tmp_path / name, config, {"policy": str(policy)})

@@ -26,12 +26,10 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.losses.advantage import GroupScores, gae, whiten
 from rlhf_lab.losses.advantage import grpo as group_z_scores
-from rlhf_lab.losses.kl import k3
-from rlhf_lab.losses.policy import ClipRange, PolicyTokens, ppo_clip
+from rlhf_lab.losses.policy import ClipRange, PolicyTokens, k3, ppo_clip, value_loss
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.losses.preference import dpo as dpo_loss
 from rlhf_lab.losses.reward_model import bradley_terry
-from rlhf_lab.losses.value import value_loss
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.sampling.experience import EpisodeGroup
 from rlhf_lab.stages.execute import execute
@@ -47,14 +45,13 @@ LR, EPS, MAX_GRAD_NORM = 0.01, 0.01, 0.3
 # With a small ε the first update of Adam is lr·sign(g), whatever the scale of the loss: a wrong divisor or missing
 # clipping would not show. With this one it does.
 UPDATES = (
-    "algorithm.optimizer=adamw",
-    f"algorithm.lr={LR}",
-    f"algorithm.adam_eps={EPS}",
-    f"algorithm.max_grad_norm={MAX_GRAD_NORM}",
-    "algorithm.log_every_steps=1",
-    "checkpoint.every_steps=0",
+    *("algorithm.optimizer=adamw", f"algorithm.lr={LR}", f"algorithm.adam_eps={EPS}"),
+    *(f"algorithm.max_grad_norm={MAX_GRAD_NORM}", "algorithm.log_every_steps=1", "checkpoint.every_steps=0"),
 )
 DECAY = 0.1
+OPTIMIZER: dict[str, Any] = {"lr": LR, "eps": EPS, "max_grad_norm": MAX_GRAD_NORM}
+DECAYED = {**OPTIMIZER, "weight_decay": DECAY}
+"""The same settings of the reference implementations."""
 MAX_LENGTH = 48
 PASSES = (
     f"algorithm.max_length={MAX_LENGTH}",  # responses that are longer lose their end, EOS included
@@ -132,6 +129,13 @@ def assert_same(logged: Sequence[float], expected: Sequence[Tensor]) -> None:
     assert logged == pytest.approx([float(value) for value in expected], rel=1e-4, abs=1e-5)
 
 
+def assert_same_training(rows: list[dict[str, float]], losses: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
+    """Loss and gradient norm of all six updates, some of which are clipped."""
+    assert_same([row["loss"] for row in rows], losses)
+    assert_same([row["grad_norm"] for row in rows], norms)
+    assert max(norms) > MAX_GRAD_NORM and len(losses) == 6
+
+
 def token_ids(algorithm: Any, prompt: str, response: str) -> tuple[list[int], list[int]]:
     """Prompt and response as the model reads them. The response ends with EOS, unless the row is too long for it."""
 
@@ -161,14 +165,10 @@ def test_sft(tmp_path):
     pairs = [pair for pair in algorithm.run.corpus.train if algorithm.settings.uses_row(pair)]
     data = [token_ids(algorithm, pair.prompt, pair.chosen) for pair in pairs]
     assert_uneven(data, algorithm.encoder.eos_id)
-    settings = sft.Settings(
-        lr=LR, eps=EPS, weight_decay=DECAY, max_grad_norm=MAX_GRAD_NORM, warmup_fraction=0.3, final_lr_fraction=0.1
-    )
+    settings = sft.Settings(**DECAYED, warmup_fraction=0.3, final_lr_fraction=0.1)
     model = copy.deepcopy(start)
-    losses, norms = sft.train(model, [[data[i] for i in step] for step in algorithm.steps], settings)
-    assert_same([row["loss"] for row in rows], losses)
-    assert_same([row["grad_norm"] for row in rows], norms)
-    assert max(norms) > MAX_GRAD_NORM and len(losses) == 6
+    expected = sft.train(model, [[data[i] for i in step] for step in algorithm.steps], settings)
+    assert_same_training(rows, *expected)
     assert_same_parameters(algorithm.model, model, start)
 
 
@@ -178,14 +178,9 @@ def test_reward_model(policy, tmp_path):
     start = Float64(algorithm.model, scores)
     rows = trained(algorithm)
 
-    settings = reward_model.Settings(
-        centering=0.1, margin=0.5, lr=LR, eps=EPS, weight_decay=DECAY, max_grad_norm=MAX_GRAD_NORM
-    )
     model = copy.deepcopy(start)
-    losses, norms = reward_model.train(model, pairs_of_steps(algorithm), settings)
-    assert_same([row["loss"] for row in rows], losses)
-    assert_same([row["grad_norm"] for row in rows], norms)
-    assert max(norms) > MAX_GRAD_NORM and len(losses) == 6
+    settings = reward_model.Settings(centering=0.1, margin=0.5, **DECAYED)
+    assert_same_training(rows, *reward_model.train(model, pairs_of_steps(algorithm), settings))
     assert_same_parameters(algorithm.model, model, start)
 
 
@@ -195,14 +190,9 @@ def test_dpo(policy, tmp_path):
     start = Float64(algorithm.model, logits)
     rows = trained(algorithm)
 
-    settings = dpo.Settings(
-        beta=0.3, label_smoothing=0.1, lr=LR, eps=EPS, weight_decay=DECAY, max_grad_norm=MAX_GRAD_NORM
-    )
     model = copy.deepcopy(start)
-    losses, norms = dpo.train(model, start, pairs_of_steps(algorithm), settings)
-    assert_same([row["loss"] for row in rows], losses)
-    assert_same([row["grad_norm"] for row in rows], norms)
-    assert max(norms) > MAX_GRAD_NORM and len(losses) == 6
+    settings = dpo.Settings(beta=0.3, label_smoothing=0.1, **DECAYED)
+    assert_same_training(rows, *dpo.train(model, start, pairs_of_steps(algorithm), settings))
     assert_same_parameters(algorithm.model, model, start)
 
 
@@ -268,12 +258,8 @@ def record(algorithm: Any) -> list[Iteration]:
 
 
 ROLLOUTS = (
-    "algorithm.iterations=2",
-    "algorithm.epochs=2",
-    "algorithm.batch_size=16",
-    "algorithm.micro_batch_tokens=400",
-    "rollout.max_new_tokens=40",
-    "rollout.temperature=0.8",
+    *("algorithm.iterations=2", "algorithm.epochs=2", "algorithm.batch_size=16", "algorithm.micro_batch_tokens=400"),
+    *("rollout.max_new_tokens=40", "rollout.temperature=0.8"),
 )
 TEMPERATURE = 0.8
 PENALTY = 0.5
@@ -296,10 +282,8 @@ def test_ppo(speaker, reward_model, tmp_path):
         value_weight=0.3,
         missing_eos_penalty=PENALTY,
         temperature=TEMPERATURE,
-        lr=LR,
         critic_lr=2 * LR,
-        eps=EPS,
-        max_grad_norm=MAX_GRAD_NORM,
+        **OPTIMIZER,
     )
     model, critic = copy.deepcopy(start), copy.deepcopy(critic_start)
     optimizer = ppo.adam(model, critic, settings)
@@ -343,9 +327,7 @@ class LettersOfSomePrompts:
 def test_grpo(aggregation, speaker, monkeypatch, tmp_path):
     reward = plant(monkeypatch, lambda settings, run: LettersOfSomePrompts())
     size = (
-        "algorithm.prompts_per_iteration=8",
-        "algorithm.group_size=6",
-        "algorithm.batch_size=24",
+        *("algorithm.prompts_per_iteration=8", "algorithm.group_size=6", "algorithm.batch_size=24"),
         "algorithm.beta=0.7",
     )
     more = (f"algorithm.aggregation={aggregation}", f"algorithm.missing_eos_penalty={PENALTY}")
@@ -361,9 +343,7 @@ def test_grpo(aggregation, speaker, monkeypatch, tmp_path):
         per_response=aggregation == "sequence_mean",
         missing_eos_penalty=PENALTY,
         temperature=TEMPERATURE,
-        lr=LR,
-        eps=EPS,
-        max_grad_norm=MAX_GRAD_NORM,
+        **OPTIMIZER,
     )
     model = copy.deepcopy(start)
     optimizer = grpo.adam(model, settings)

@@ -99,13 +99,6 @@ def test_members_score_as_each_by_itself(encoder, policy):
     assert np.allclose(found[0], (found[3] - 1) / 2)
 
 
-def test_members_in_one_pass_score_as_one_by_one(encoder):
-    members = [scorer(reward_model("llama", seed), encoder, mean=float(seed)) for seed in range(3)]
-    expected = np.stack([member(*TEXTS) for member in members])
-    stacked = StackedModels([member.model for member in members])
-    assert np.allclose(score_members(members, *TEXTS, stacked), expected, atol=1e-5)
-
-
 def test_load_reward_opens_an_ensemble(encoder, tmp_path):
     members = [scorer(reward_model("llama", seed), encoder, mean=float(seed), sd=2.0, n=8) for seed in range(3)]
     scores_KN = np.stack([member(*TEXTS) for member in members])
@@ -183,9 +176,7 @@ VARIANTS = {
     "odin": ("algorithm.length_head=true",),
     "members": ("algorithm.members=2", "algorithm.member_fraction=0.7"),
     "shared odin": (
-        "algorithm.members=2",
-        "algorithm.shared_trunk=true",
-        "algorithm.member_fraction=0.7",
+        *("algorithm.members=2", "algorithm.shared_trunk=true", "algorithm.member_fraction=0.7"),
         "algorithm.length_head=true",
     ),
     "all": ("algorithm.members=2", "algorithm.length_head=true", "algorithm.confidence_weight=0.5"),

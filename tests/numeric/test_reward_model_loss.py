@@ -1,12 +1,14 @@
-"""Bradley-Terry, ODIN and PPO-M by hand."""
+"""Bradley-Terry, ODIN and PPO-M by hand, sentences of confidence, and ODIN's length statistic in parts."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from rlhf_lab.algorithms.reward_models.reward_members import confidence_rows, length_statistic
 from rlhf_lab.losses.reward_model import (
     bradley_terry,
     correlation,
@@ -17,27 +19,20 @@ from rlhf_lab.losses.reward_model import (
 )
 
 
-def loss(chosen: float, rejected: float, **kwargs: float) -> float:
-    column = torch.tensor([[chosen], [rejected]], dtype=torch.float64)
-    return bradley_terry(column[0], column[1], **kwargs).item()
-
-
-def test_worked_examples():
-    """−log σ(1) = 0.313262; equal scores log 2; −log σ(−2) = 2.126928."""
-    assert loss(1.5, 0.5) == pytest.approx(0.313262, abs=1e-6)
-    assert loss(3.0, 3.0) == pytest.approx(math.log(2))
-    assert loss(-1.0, 1.0) == pytest.approx(2.126928, abs=1e-6)
-
-
-def test_margin():
-    """The chosen response must win by the margin: scores 1.5 − 0.5 with margin 1 cost as much as a tie."""
-    assert loss(1.5, 0.5, margin=1.0) == pytest.approx(math.log(2))
-    assert loss(1.5, 0.5, margin=3.0) == pytest.approx(2.126928, abs=1e-6)
-
-
-def test_centering():
-    """0.01·(1.5 + 0.5)² = 0.04 on top of 0.313262."""
-    assert loss(1.5, 0.5, centering=0.01) == pytest.approx(0.353262, abs=1e-6)
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "settings", "loss"),
+    [
+        (1.5, 0.5, {}, 0.313262),  # −log σ(1)
+        (3.0, 3.0, {}, math.log(2)),
+        (-1.0, 1.0, {}, 2.126928),  # −log σ(−2)
+        (1.5, 0.5, {"margin": 1.0}, math.log(2)),  # the chosen response must win by the margin
+        (1.5, 0.5, {"margin": 3.0}, 2.126928),
+        (1.5, 0.5, {"centering": 0.01}, 0.353262),  # 0.01·(1.5 + 0.5)² on top of 0.313262
+    ],
+)
+def test_bradley_terry_by_hand(chosen, rejected, settings, loss):
+    found = bradley_terry(column(chosen), column(rejected), **settings)
+    assert found.item() == pytest.approx(loss, abs=1e-6)
 
 
 def test_gradient_by_hand():
@@ -113,3 +108,30 @@ def test_a_statistic_of_the_step_spread_over_pairs():
     assert terms.mean().item() == pytest.approx(value.item())
     (found,) = torch.autograd.grad(terms.mean(), scores)
     assert torch.allclose(found, expected, atol=1e-12) and expected.abs().max() > 0.01
+
+
+EOS, SURE, UNSURE = 9, [51, 52], [61]
+ENCODER = SimpleNamespace(chat=False, eos_id=EOS, response=lambda text: [*(SURE if text == "sure" else UNSURE), EOS])
+
+
+def test_a_sentence_of_confidence_stands_before_the_end():
+    chosen, rejected = confidence_rows(ENCODER, (([1], [2, 3, EOS]), ([1], [4, EOS])), "sure", "unsure", 20)
+    assert chosen == (([1], [2, 3, *SURE, EOS]), ([1], [2, 3, *UNSURE, EOS]))
+    assert rejected == (([1], [4, *SURE, EOS]), ([1], [4, *UNSURE, EOS]))
+
+
+def test_a_long_reply_loses_its_end_and_keeps_the_sentence():
+    (sure, _), _ = confidence_rows(ENCODER, (([1, 1], [2, 3, 4, 5]), ([1], [4])), "sure", "unsure", 7)
+    assert sure == ([1, 1], [2, 3, *SURE, EOS])
+
+
+def test_the_length_statistic_is_of_the_pairs_in_the_share():
+    """Quality (first output) is uncorrelated with length, the length head (second) is length: the best value, −1."""
+    tokens_2B = torch.tensor([[1.0, 2.0, 50.0], [3.0, 4.0, 1.0]])
+    quality_2B = torch.tensor([[1.0, -1.0, 7.0], [-1.0, 1.0, 3.0]])
+    scores_2BA = torch.stack([quality_2B, 5 * tokens_2B], dim=-1)
+    in_bootstrap_B = torch.tensor([True, True, False])
+    assert length_statistic(scores_2BA, tokens_2B, in_bootstrap_B).item() == pytest.approx(-1.0, abs=1e-6)
+    swapped = length_statistic(scores_2BA.flip(-1), tokens_2B, in_bootstrap_B).item()
+    assert swapped == pytest.approx(1.0, abs=1e-6)
+    assert length_statistic(scores_2BA, tokens_2B, torch.tensor([True, False, False])).item() == 0.0

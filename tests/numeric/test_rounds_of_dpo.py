@@ -15,8 +15,7 @@ from test_logged_numbers import logits, model_of
 from torch import nn
 
 from rlhf_lab.algorithms.preference.dpo import objective_of
-from rlhf_lab.algorithms.preference.dpo_iterative import IteratedDPO
-from rlhf_lab.algorithms.preference.rounds import RollOut, Round, RoundFiles
+from rlhf_lab.algorithms.preference.dpo_iterative import IteratedDPO, RollOut, Round, RoundFiles
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import Pair

@@ -12,12 +12,12 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, checked, planned
 
 from rlhf_lab import load_reward
-from rlhf_lab.algorithms.policy_gradient.critic import build_critic
+from rlhf_lab.algorithms.policy_gradient.ppo import build_critic
 from rlhf_lab.algorithms.reward_models.rubric_rm import score_weights
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Rubric
-from rlhf_lab.losses.rubric import squared_error
+from rlhf_lab.losses.reward_model import squared_error
 from rlhf_lab.models.build import load_encoder, load_reward_model
 from rlhf_lab.rewards.learned.bt import SCALE_FILE
 from rlhf_lab.rewards.learned.settings import BradleyTerry, RubricModel

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
+from support import ONE_LAYER, assert_equal_models, checked, execute_with_stops, planned
 
 from rlhf_lab.algorithms.supervised.self_training import ScoredSamples, SelfTrainer
-from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
+from rlhf_lab.algorithms.supervised.settings import SelfTraining
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_json
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.statistics.repeated_samples import balance_score
 
@@ -73,22 +71,11 @@ def test_the_round_takes_the_temperature_and_threshold_with_the_highest_balance(
 
 
 SMALL = (
-    "data=arithmetic_small",
-    "data.train_problems=64",
-    "data.test_problems=16",
-    "rollout.max_new_tokens=16",
-    "evaluation.prompts=4",
-    "evaluation.samples_per_prompt=2",
-    "reward=length",
-    "algorithm.temperatures=[0.7,1.0]",
-    "algorithm.thresholds=[-100]",
-    "algorithm.prompts_per_round=8",
-    "algorithm.probe_prompts=4",
-    "algorithm.samples_per_prompt=2",
-    "algorithm.steps_per_round=3",
-    "algorithm.rounds=2",
-    "algorithm.batch_size=4",
-    "checkpoint.every_steps=1",
+    *("data=arithmetic_small", "data.train_problems=64", "data.test_problems=16", "rollout.max_new_tokens=16"),
+    *("evaluation.prompts=4", "evaluation.samples_per_prompt=2", "reward=length", "algorithm.temperatures=[0.7,1.0]"),
+    *("algorithm.thresholds=[-100]", "algorithm.prompts_per_round=8", "algorithm.probe_prompts=4"),
+    *("algorithm.samples_per_prompt=2", "algorithm.steps_per_round=3", "algorithm.rounds=2"),
+    *("algorithm.batch_size=4", "checkpoint.every_steps=1"),
     *ONE_LAYER,
 )
 
@@ -97,20 +84,13 @@ def test_a_resumed_run_trains_on_the_same_samples(tmp_path, monkeypatch):
     policy = planned("sft", *SMALL[:3], *ONE_LAYER, "algorithm.epochs=4", f"outputs={tmp_path}/sft")
     execute(policy)
     needs = f"needs.policy={policy.model}"
-    stages = [planned("self_training", *SMALL, needs, f"outputs={tmp_path}/{name}") for name in ("whole", "resumed")]
-    whole, resumed = stages
+    whole, resumed = (planned("self_training", *SMALL, needs, f"outputs={tmp_path}/{name}") for name in ("a", "b"))
     result = execute(whole)
     assert [each["name"] for each in result["policies"]] == ["SFT", "round 1", "round 2"]
     assert result["metrics"]["accepted/round 2"] <= 1
     # inside the second round, whose samples come from the policy after the first
-    stop_at(monkeypatch, SelfTrainer, 5)
-    with pytest.raises(Stopped):
-        execute(resumed)
-    stop_at(monkeypatch, SelfTrainer, None)
-    execute(resumed)
-    expected, found = (model_tensors(Path(stage.model)) for stage in stages)
-    assert all((expected[name] == found[name]).all() for name in expected)
-    assert read_json(resumed.directory / "result.json")["metrics"] == result["metrics"]
+    assert execute_with_stops(monkeypatch, SelfTrainer, resumed, 5)["metrics"] == result["metrics"]
+    assert_equal_models(whole, resumed)
 
 
 def test_a_monitor_is_refused():

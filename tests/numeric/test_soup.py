@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, planned
+from support import ONE_LAYER, SMALL_WORLD, disturb, planned
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
@@ -28,11 +28,7 @@ def second(policy, tmp_path_factory) -> Path:
     """A policy with other weights than the first and the same architecture."""
     directory = tmp_path_factory.mktemp("second")
     settings = planned("sft", *SMALL_WORLD, *ONE_LAYER).config.model
-    model = load_policy(policy, settings)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    model = disturb(load_policy(policy, settings), 0.1, seed=1)
     save_model(model, load_encoder(policy, settings), directory)
     return directory
 

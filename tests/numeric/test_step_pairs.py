@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ONE_LAYER, checked, planned
+from support import ONE_LAYER, checked, disturb, planned
 
 from rlhf_lab.algorithms.preference.dpo import preference_step
 from rlhf_lab.algorithms.preference.step_pairs import NO_ALTERNATIVE, first_steps, is_alternative
@@ -127,10 +127,7 @@ def test_the_shared_steps_cancel_in_the_loss(policy):
     """−log σ(β(log π/π_ref of the right step − of the wrong step)), each given the prompt and the steps before it."""
     settings = checked("dpo", "algorithm.beta=0.7").algorithm
     model_settings = checked("sft", *SMALL).model
-    model, reference = (load_policy(policy, model_settings) for _ in range(2))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    model, reference = disturb(load_policy(policy, model_settings), 0.1), load_policy(policy, model_settings)
     encoder = load_encoder(policy, model_settings)
     rows = pair_rows(encoder, Pair(PROMPT, RIGHT, WRONG, {UNFINISHED: True}), 128)
     shared = len(encoder.response(PREFIX)) - 1  # without EOS
@@ -182,12 +179,6 @@ def test_dpo_trains_on_pairs_of_steps_for_data_without_pairs(policy, tmp_path):
     assert "ranking_accuracy" not in result["policies"][1]["metrics"]  # the data have no pairs to rank
     with pytest.raises(ConfigError, match="algorithm=dpo needs preference pairs"):
         checked("step_dpo", *command, "mixture.shares={corpus: 1, data: 1}")
-
-
-def test_labels_of_a_world_are_refused_for_files():
-    with pytest.raises(ConfigError, match=r"algorithm\.labels=annotated needs a world that judges steps"):
-        checked("step_pairs", "data=gsm8k", "data.path=owner/name", "algorithm.labels=annotated")
-    assert checked("step_pairs", "data=gsm8k", "data.path=owner/name")
 
 
 def test_the_answer_says_how_many_solutions_gave_a_pair() -> None:

@@ -15,7 +15,7 @@ from test_sampler import CONFIGS, flat, random_model, sample
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from rlhf_lab.algorithms.policy_gradient.critic import build_critic
+from rlhf_lab.algorithms.policy_gradient.ppo import build_critic
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.memory.shapes import source_shape
 from rlhf_lab.memory.state import weight_bytes

@@ -6,16 +6,18 @@ import math
 
 import pytest
 import torch
-from support import llama_tokenizer, prompt_text, save_tiny
+from support import disturb, llama_tokenizer, prompt_text, save_tiny
 
 from rlhf_lab.algorithms.preference.dpo import PairContext, preference_step
 from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
-from rlhf_lab.models.pair_rows import mismatched_kl, pair_batch, pair_logps
+from rlhf_lab.models.pair_rows import chosen_then_rejected, mismatched_kl, pair_batch, pair_logps
 from rlhf_lab.models.settings import Scratch
 
 trl = pytest.importorskip("trl", reason="TRL is the oracle here: pip install 'rlhf_lab[trl]'")
+
+from rlhf_lab.algorithms.trl.engine import kto_batch, padded, reward_batch  # noqa: E402
 
 ROWS = [
     ("When does the museum open?", "At nine.", "I am not sure about that, sorry to say."),
@@ -37,30 +39,6 @@ def directory(tmp_path_factory):
 def pairs(directory):
     encoder = load_encoder(directory, Scratch())
     return [tuple(encoder.row(prompt_text(q), side, 256) for side in (c, r)) for q, c, r in ROWS]
-
-
-def disturbed(model: torch.nn.Module, seed: int) -> torch.nn.Module:
-    """Policy and reference must differ, or the log-ratios are all zero."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    return model
-
-
-def trl_inputs(pairs) -> dict[str, torch.Tensor]:
-    """Token rows as TRL's collators lay them out: chosen rows, then rejected rows, right-padded."""
-    rows = [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
-    width = max(len(p) + len(r) for p, r in rows)
-
-    def padded(values):
-        return torch.tensor([[*row, *[0] * (width - len(row))] for row in values])
-
-    return {
-        "input_ids": padded([[*p, *r] for p, r in rows]),
-        "attention_mask": padded([[1] * (len(p) + len(r)) for p, r in rows]),
-        "completion_mask": padded([[0] * len(p) + [1] * len(r) for p, r in rows]),
-    }
 
 
 def gradients(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -92,7 +70,7 @@ def trainer(kind, config, directory, model, tmp_path, *, reference=None, rows=PA
 
 def two_models(directory, seeds: tuple[int, int] = (1, 2)) -> tuple[torch.nn.Module, torch.nn.Module]:
     """(policy, reference), the same ones at every call."""
-    model, reference = (disturbed(load_policy(directory, Scratch()), seed) for seed in seeds)
+    model, reference = (disturb(load_policy(directory, Scratch()), seed=seed) for seed in seeds)
     return model, reference
 
 
@@ -106,19 +84,10 @@ def assert_same_step(our_loss: torch.Tensor, model: torch.nn.Module, their_loss:
 def test_losses_with_a_reference_equal_trl(directory, pairs, tmp_path, loss, beta):
     smoothing = {"label_smoothing": 0.1} if loss == "robust" else {}
     model, reference = two_models(directory)
-    theirs = trainer(
-        trl.DPOTrainer,
-        trl.DPOConfig,
-        directory,
-        model,
-        tmp_path,
-        reference=reference,
-        beta=beta,
-        loss_type=[loss],
-        **smoothing,
-    )
+    chosen = {"reference": reference, "beta": beta, "loss_type": [loss], **smoothing}
+    theirs = trainer(trl.DPOTrainer, trl.DPOConfig, directory, model, tmp_path, **chosen)
     model.eval()
-    their_loss = theirs.compute_loss(model, trl_inputs(pairs))
+    their_loss = theirs.compute_loss(model, padded(chosen_then_rejected(pairs)))
     their_gradient = gradients(model, their_loss)
 
     model, reference = two_models(directory)
@@ -138,7 +107,7 @@ def test_kto_equals_trl(directory, pairs, tmp_path, beta, seeds):
     chosen = {"reference": reference, "rows": LABELED, "beta": beta, **weights}
     theirs = trainer(trl.KTOTrainer, trl.KTOConfig, directory, model, tmp_path, **chosen)
     model.eval()
-    their_loss = theirs.compute_loss(model, kto_inputs(pairs))
+    their_loss = theirs.compute_loss(model, kto_batch(pairs, 256))
     their_gradient = gradients(model, their_loss)
     their_kl = theirs._metrics["eval"]["kl"][-1]
 
@@ -150,19 +119,6 @@ def test_kto_equals_trl(directory, pairs, tmp_path, beta, seeds):
     ref = pair_logps(reference, pairs, "cpu")
     our_loss = preference_step(model, pairs, ref, settings, "cpu", PairContext(z_ref=z_ref)).loss_N.mean()
     assert_same_step(our_loss, model, their_loss.item(), their_gradient)
-
-
-def kto_inputs(pairs) -> dict[str, torch.Tensor]:
-    """All desirable examples, then all undesirable ones; TRL rotates completions by one as its data set step does."""
-    rows = [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
-    shifted = [(prompt, rows[i - 1][1]) for i, (prompt, _) in enumerate(rows)]
-    half = len(pairs)
-    mismatched = trl_inputs(list(zip(shifted[:half], shifted[half:], strict=True)))
-    return {
-        **trl_inputs(pairs),
-        **{f"KL_{key}": value for key, value in mismatched.items()},
-        "label": torch.tensor([True] * half + [False] * half),
-    }
 
 
 @pytest.fixture(scope="module")
@@ -180,15 +136,12 @@ def bare_pairs(directory):
 def paired_inputs(pairs) -> dict[str, torch.Tensor]:
     """Token rows as TRL's experimental trainers take them, chosen and rejected apart."""
     found = {}
-    for side, rows in (("chosen", [c for c, _ in pairs]), ("rejected", [r for _, r in pairs])):
-        width = max(len(p) + len(r) for p, r in rows)
-        ids = torch.tensor([[*p, *r, *[0] * (width - len(p) - len(r))] for p, r in rows])
-        mask = torch.tensor([[1] * (len(p) + len(r)) + [0] * (width - len(p) - len(r)) for p, r in rows])
-        inside = torch.tensor([[0] * len(p) + [1] * len(r) + [0] * (width - len(p) - len(r)) for p, r in rows])
+    for side, rows in zip(("chosen", "rejected"), zip(*pairs, strict=True), strict=True):
+        batch = padded(rows)
         found |= {
-            f"{side}_input_ids": ids,
-            f"{side}_attention_mask": mask,
-            f"{side}_labels": ids.masked_fill(inside == 0, -100),
+            f"{side}_input_ids": batch["input_ids"],
+            f"{side}_attention_mask": batch["attention_mask"],
+            f"{side}_labels": batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100),
         }
     return found
 
@@ -237,16 +190,10 @@ def reward_model(directory):
 @pytest.mark.parametrize("centering", [0.0, 0.05])
 def test_bradley_terry_equals_trl(directory, pairs, tmp_path, centering):
     model = reward_model(directory)
-    theirs = trainer(
-        trl.RewardTrainer,
-        trl.RewardConfig,
-        directory,
-        model,
-        tmp_path,
-        center_rewards_coefficient=centering or None,
-    )
+    centred = {"center_rewards_coefficient": centering or None}
+    theirs = trainer(trl.RewardTrainer, trl.RewardConfig, directory, model, tmp_path, **centred)
     model.eval()
-    inputs = {k: v for k, v in trl_inputs(pairs).items() if k != "completion_mask"}
+    inputs = reward_batch(pairs, pad_id=0, margin=0.0)
     model.config.pad_token_id = 0  # "<s>", which also fills the padding above; Hugging Face reads the last other token
     their_loss = theirs.compute_loss(model, inputs)
     their_gradient = gradients(model, their_loss)

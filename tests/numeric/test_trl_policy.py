@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from support import checked, llama_tokenizer, prompt_text, save_tiny
+from support import checked, disturb, llama_tokenizer, prompt_text, save_tiny
+from test_trl_oracle import gradients
+from torch.nn.utils.rnn import pad_sequence
 
 from rlhf_lab.algorithms.policy_gradient.settings import GRPO
 from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores
-from rlhf_lab.losses.kl import k1, k3
-from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens, loss_units, token_weights
+from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens, k1, k3, loss_units, token_weights
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
@@ -21,6 +22,7 @@ from rlhf_lab.models.settings import Scratch
 trl = pytest.importorskip("trl", reason="TRL is the oracle here: pip install 'rlhf_lab[trl]'")
 
 from rlhf_lab.algorithms.trl import options, trainers  # noqa: E402
+from rlhf_lab.algorithms.trl.engine import _pad as pad  # noqa: E402
 
 TOLERANCE = 1e-5
 QUESTIONS = ["When does the museum open?", "Where is it?"]
@@ -42,17 +44,8 @@ def rows(directory) -> list[Row]:
     return [(encoder.prompt(prompt_text(q)), encoder.response(r)) for q in QUESTIONS for r in REPLIES]
 
 
-def disturbed(model: Any, seed: int, size: float = 0.05) -> Any:
-    """Now, old and reference policy must differ, or all ratios are one."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += size * torch.randn(parameter.shape, generator=generator)
-    return model
-
-
 def policy(directory, seed: int = 1) -> Any:
-    return disturbed(load_policy(directory, Scratch()), seed)
+    return disturb(load_policy(directory, Scratch()), seed=seed)
 
 
 def build_trainer(directory, tmp_path, preset: str, *overrides: str):
@@ -72,25 +65,19 @@ def build_trainer(directory, tmp_path, preset: str, *overrides: str):
         processing_class=load_encoder(directory, Scratch()).tokenizer,
     )
     if found.ref_model is not None:
-        disturbed(found.ref_model, 7)
+        disturb(found.ref_model, seed=7)
     return root.algorithm, found
-
-
-def padded(values: list[list[float]], *, left: bool = False, dtype: Any = torch.long) -> torch.Tensor:
-    width = max(map(len, values))
-    filled = [[0] * (width - len(v)) + v if left else [*v, *[0] * (width - len(v))] for v in values]
-    return torch.tensor(filled, dtype=dtype)
 
 
 def their_inputs(rows: list[Row], tokens: dict[str, torch.Tensor], advantage_R: torch.Tensor) -> dict[str, Any]:
     """Return TRL's `_generate_and_score_completions` inputs: prompts padded on the left, responses on the right."""
     lengths = [len(response) for _, response in rows]
-    per_token = {key: padded([v.tolist() for v in x.split(lengths)], dtype=torch.float32) for key, x in tokens.items()}
+    per_token = {key: pad_sequence(values.split(lengths), batch_first=True) for key, values in tokens.items()}
     return {
-        "prompt_ids": padded([p for p, _ in rows], left=True),
-        "prompt_mask": padded([[1] * len(p) for p, _ in rows], left=True),
-        "completion_ids": padded([r for _, r in rows]),
-        "completion_mask": padded([[1] * len(r) for _, r in rows]),
+        "prompt_ids": pad([p for p, _ in rows], side="left"),
+        "prompt_mask": pad([[1] * len(p) for p, _ in rows], side="left"),
+        "completion_ids": pad([r for _, r in rows]),
+        "completion_mask": pad([[1] * len(r) for _, r in rows]),
         "advantages": advantage_R,
         "num_items_in_batch": torch.tensor(float(sum(lengths))),
         "old_per_token_logps": per_token["old"],
@@ -115,23 +102,15 @@ def our_loss(settings: GRPO, model: Any, rows: list[Row], tokens: dict[str, torc
 
 @torch.no_grad()
 def old_and_ref(directory, rows) -> dict[str, torch.Tensor]:
-    batch, models = (
-        TokenBatch.from_rows(rows),
-        {"old": disturbed(policy(directory), 3, 0.1), "ref": policy(directory, 7)},
-    )
+    batch = TokenBatch.from_rows(rows)
+    models = {"old": disturb(policy(directory), 0.1, seed=3), "ref": policy(directory, 7)}
     return {name: token_logps(model, batch).logps_N for name, model in models.items()}
-
-
-def gradient(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    model.zero_grad()
-    loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def assert_same_step(ours: torch.Tensor, model: Any, theirs: torch.Tensor, their_model: Any) -> None:
     # advantages cancel: the loss is a small difference of float32 terms near 1, which are rounded to 6e-8 each
     assert ours.item() == pytest.approx(theirs.item(), rel=TOLERANCE, abs=1e-7)
-    assert_same_gradient(gradient(model, ours), gradient(their_model, theirs))
+    assert_same_gradient(gradients(model, ours), gradients(their_model, theirs))
 
 
 def assert_same_gradient(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
@@ -177,11 +156,8 @@ def test_dapo_divides_by_the_tokens_of_an_accumulated_step(directory, rows, tmp_
     """Two forward passes of four responses are one step of eight: their losses and gradients add up to ours."""
     budget = ("algorithm.micro_batch_tokens=512", "algorithm.kl_controller=none")
     settings, trainer = build_trainer(directory, tmp_path, "grpo", *budget)
-    assert (trainer.loss_type, trainer.args.gradient_accumulation_steps, trainer.args.steps_per_generation) == (
-        "dapo",
-        2,
-        2,
-    )
+    assert trainer.loss_type == "dapo"
+    assert trainer.args.gradient_accumulation_steps == trainer.args.steps_per_generation == 2
     tokens = old_and_ref(directory, rows)
     advantage_R = GROUP_ADVANTAGES["grpo"](GroupScores(SCORES.view(2, 4))).flatten()
     trainer.model.train()
@@ -251,8 +227,8 @@ def test_rloo_equals_trl_where_the_ratio_is_one(directory, rows, tmp_path, monke
     settings, trainer = build_trainer(directory, tmp_path, "rloo", "algorithm.aggregation=constant")
     advantage_R, inputs = their_advantages(trainer, rows, monkeypatch)
     trainer.model.eval()
-    theirs = gradient(trainer.model, trainer.compute_loss(trainer.model, inputs))
+    theirs = gradients(trainer.model, trainer.compute_loss(trainer.model, inputs))
     model = policy(directory)
     old_N = token_logps(model, TokenBatch.from_rows(rows)).logps_N.detach()
-    ours = gradient(model, our_loss(settings, model, rows, {"old": old_N, "ref": old_N}, advantage_R))
+    ours = gradients(model, our_loss(settings, model, rows, {"old": old_N, "ref": old_N}, advantage_R))
     assert_same_gradient(ours, theirs)

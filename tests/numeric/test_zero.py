@@ -13,7 +13,7 @@ import pytest
 import torch
 from processes import together
 from support import checked, model_tensors, once
-from test_sharding import alone, execute_until, stage, steps
+from test_sharding import alone, assert_close_models, assert_same_bits, assert_same_steps, execute_until, run_of, stage
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError, MissingDependency
@@ -89,34 +89,22 @@ def built(shared_tmp: Path, needs: dict[str, str]) -> Path:
     return once(shared_tmp / "zero-two", lambda out: together(build_all, out, needs))
 
 
-def run_of(directory: Path) -> Path:
-    (found,) = (directory / "runs").glob("*-*")
-    return found
-
-
 @installed
 @pytest.mark.parametrize("key", PLAN, ids="-".join)
 def test_two_processes_take_the_steps_of_one(key: tuple[str, ...], built: Path, single: Any) -> None:
     low = "runtime.dtype=bfloat16" in key
-    expected, found = steps(single(key[0], "bfloat16" if low else "float32")), steps(run_of(position(built, key)))
-    assert [(row["step"], row["units"]) for row in found] == [(row["step"], row["units"]) for row in expected]
-    for one, two in zip(expected, found, strict=True):
-        assert one.keys() == two.keys()
-        for name in [name for name in one if name == "loss" or name.startswith("grad_norm")]:
-            tolerance = max(PLAN[key], 2e-2 if low and name != "loss" else 0.0)
-            assert two[name] == pytest.approx(one[name], rel=tolerance, abs=1e-6), name
+    expected = single(key[0], "bfloat16" if low else "float32")
+    assert_same_steps(expected, run_of(position(built, key)), PLAN[key], norms=2e-2 if low else PLAN[key])
 
 
 @installed
 @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
 def test_the_saved_model_is_that_of_one_process(name: str, built: Path, single: Any) -> None:
     directory = run_of(position(built, ("sft", name)))
-    expected, found = (model_tensors(path / "model") for path in (single("sft"), directory))
-    assert found.keys() == expected.keys()
-    for key, tensor in expected.items():
-        assert found[key].dtype == tensor.dtype and torch.allclose(found[key], tensor, atol=2e-5), key
+    assert_close_models(single("sft"), directory)
     loaded = load_policy(directory / "model", checked("sft").model)
-    assert torch.equal(loaded.get_input_embeddings().weight, found["model.embed_tokens.weight"])
+    saved = model_tensors(directory / "model")
+    assert torch.equal(loaded.get_input_embeddings().weight, saved["model.embed_tokens.weight"])
     sizes = [read_json(path / "result.json")["metrics"]["parameters"] for path in (single("sft"), directory)]
     assert sizes[0] == sizes[1] > 0
 
@@ -146,10 +134,7 @@ def test_each_process_holds_its_share(name: str, built: Path) -> None:
 @pytest.mark.parametrize(("case", "name"), RESUMED)
 def test_resumed_equals_uninterrupted_bit_for_bit(case: str, name: str, built: Path) -> None:
     resumed = run_of(built / f"{case}-{name}-resumed")
-    full = run_of(position(built, (case, name)))
-    expected, found = (model_tensors(path / "model") for path in (full, resumed))
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
-    assert [row["loss"] for row in steps(resumed)] == [row["loss"] for row in steps(full)]
+    assert_same_bits(run_of(position(built, (case, name))), resumed)
     assert "resumed at step 1" in read_json(resumed / "result.json")["notes"]
 
 

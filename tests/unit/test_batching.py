@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_lab.training.batching import micro_batches, plan_steps
-from rlhf_lab.training.optim import lr_scale
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80)
 
@@ -83,11 +81,3 @@ def test_micro_batches_keep_the_budget(lengths, budget):
 
 def test_no_budget_is_one_pass():
     assert micro_batches([3, 1, 2], [9] * 4, 0) == [[3, 1, 2]]
-
-
-def test_learning_rate_schedule():
-    """10 steps, warm-up 2: 1/2, 1, then a cosine from 1 to the final share."""
-    scales = [lr_scale(step, 10, warmup_fraction=0.2, final_fraction=0.1) for step in range(10)]
-    assert scales[:3] == pytest.approx([0.5, 1.0, 1.0])
-    assert scales[6] == pytest.approx(0.1 + 0.9 * 0.5)  # half of the eight remaining steps
-    assert all(a >= b for a, b in pairwise(scales[1:]))

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from support import checked, planned
 
-from rlhf_lab.algorithms.pair_selection.rules import (
+from rlhf_lab.algorithms.pair_selection.selection import (
     filter_responses,
     length_matched,
     prompt_folds,

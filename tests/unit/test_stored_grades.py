@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.algorithms.pair_selection.margins import corpus_mark
+from rlhf_lab.algorithms.pair_selection.selection import corpus_mark
 from rlhf_lab.algorithms.reward_models.grades import HEADER, ROWS, SIDES, read_grades
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.types import Pair

@@ -14,7 +14,7 @@ from support import prompt_text
 from test_chat import FAMILIES, tokenizer_of
 
 from rlhf_lab.algorithms.policy_gradient.rollouts import group_metrics
-from rlhf_lab.algorithms.trl.reward import reward_function
+from rlhf_lab.algorithms.trl.engine import reward_function
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.models.encoding import Encoder

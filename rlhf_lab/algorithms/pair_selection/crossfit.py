@@ -14,7 +14,7 @@ A further cycle trains the models again, on pairs that the margins m of the cycl
 cross-fitted: models that saw a fold selected the pairs from which the fold's next model learns. Pairs are selected by
 |m|, which does not depend on the label of the selected pair. On labels of pure noise, margins of the second cycle then
 agree with labels slightly less often than chance. Selection by m would bring them far above chance
-(`tests/numeric/test_flywheel_noise.py`).
+(`tests/numeric/test_pair_selection.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlhf_lab.algorithms.pair_selection.margins import Margins, read_margins, write_margins
-from rlhf_lab.algorithms.pair_selection.rules import IntArray, prompt_folds, top_fraction
-from rlhf_lab.algorithms.pair_selection.selection import label_right, select
+from rlhf_lab.algorithms.pair_selection.selection import (
+    Margins,
+    label_right,
+    prompt_folds,
+    read_margins,
+    select,
+    top_fraction,
+    write_margins,
+)
 from rlhf_lab.algorithms.pair_selection.settings import CrossFit
 from rlhf_lab.core.errors import ArtifactError, DataError
 from rlhf_lab.core.types import FloatArray
@@ -70,7 +76,6 @@ class CrossFitting(Algorithm):
         self.total_steps = max(len(plan) for plan in self.plans)
 
     def _read_earlier_margins(self) -> Margins | None:
-        """Return the margins of `needs.margins`, None in the first cycle. Raise ArtifactError if their folds differ."""
         if "margins" not in self.run.needs:
             return None
         earlier = read_margins(self.run)
@@ -106,18 +111,14 @@ class CrossFitting(Algorithm):
 
     def collect(self, step: int) -> StepBatch:
         """Return one batch per fold. Each model's gradient is averaged over its own batch."""
-        batches = []
-        for fold, plan in enumerate(self.plans):
-            if step < len(plan):  # folds differ in size, so some plans are shorter
-                batches.append((fold, plan[step]))
+        # folds differ in size, so some plans are shorter
+        batches = [(fold, plan[step]) for fold, plan in enumerate(self.plans) if step < len(plan)]
         units = max(len(indices) for _, indices in batches)
-        # A pair has two rows, so the budget is halved. Rounded up because 0 means "not split", and 1 must not become 0.
-        max_pair_tokens = (self.settings.micro_batch_tokens + 1) // 2
         micro = []
         for fold, indices in batches:
             # The loop divides by `units`, the size of the largest batch. The weight corrects this to the own batch.
             weight = units / len(indices)
-            for split in micro_batches(indices, self.lengths, max_pair_tokens):
+            for split in micro_batches(indices, self.lengths, self.settings.micro_batch_tokens, rows=2):
                 batch = pair_batch([self.rows[i] for i in split], self.run.device)
                 micro.append((fold, batch, weight))
         return StepBatch(micro, units)
@@ -148,11 +149,9 @@ class CrossFitting(Algorithm):
             ref = pair_logps(policy, self.rows, self.run.device)
         gap_N = (ref.chosen - ref.rejected).double().numpy()
         # Margins of this cycle are appended to those of earlier cycles.
-        crossfit_CN = crossfit_N[None]
-        in_sample_CN = in_sample_N[None]
-        if self.earlier is not None:
-            crossfit_CN = np.concatenate([self.earlier.crossfit_CN, crossfit_CN])
-            in_sample_CN = np.concatenate([self.earlier.in_sample_CN, in_sample_CN])
+        earlier = [self.earlier] if self.earlier else []
+        crossfit_CN = np.vstack([*(margins.crossfit_CN for margins in earlier), crossfit_N])
+        in_sample_CN = np.vstack([*(margins.in_sample_CN for margins in earlier), in_sample_N])
         margins = Margins(self.fold_N, crossfit_CN, in_sample_CN, gap_N, self.run.needs["policy"])
         write_margins(self.run.directory, self.pairs, margins)
         metrics = {
@@ -187,17 +186,13 @@ class CrossFitting(Algorithm):
         if right_N is not None:
             audit["label_accuracy"] = clustered_mean(right_N, prompts)
         for suffix, margin_N in (("", crossfit_N), ("/in_sample", in_sample_N)):
-            top = self._top_half(margin_N)
+            top = top_fraction(np.abs(margin_N), 0.5, self.fold_N)  # whatever the sign of the margin
             wins_N = (margin_N > 0).astype(float)
             audit[f"accuracy{suffix}"] = clustered_rate(wins_N, prompts)
             audit[f"accuracy{suffix}/top_half"] = clustered_rate(wins_N[top], prompts[top])
             if right_N is not None:
                 audit[f"label_accuracy{suffix}/top_half"] = clustered_mean(right_N[top], prompts[top])
         return audit
-
-    def _top_half(self, margin_N: FloatArray) -> IntArray:
-        """Return the positions of the half of the pairs with the largest |margin|, whatever its sign."""
-        return top_fraction(np.abs(margin_N), 0.5, self.fold_N)
 
 
 def build(settings: CrossFit, run: Run) -> CrossFitting:

@@ -30,7 +30,7 @@ class Selection(CheckedSettings):
             confident in these pairs, right or wrong. `agreement` keeps the largest m: the model agrees with their
             label. `length_matched` samples pairs whose length difference, chosen − rejected, is distributed as among
             those that `margin` keeps. `difficulty` keeps the pairs that DPO's optimum can rank as labelled at the
-            run's β, largest headroom first (arXiv:2405.19534, see `headroom` in rules.py).
+            run's β, largest headroom first (arXiv:2405.19534, see `headroom` in selection.py).
         keep: fraction of the pairs that is kept, in (0, 1]; a maximum with `difficulty`.
         source: model whose margins are used. `crossfit` has seen neither the pair nor its prompt. `in_sample` was
             trained on the pair, so its margins depend on the label; use it as a control.
@@ -67,19 +67,33 @@ class Selection(CheckedSettings):
         return self.by not in WITHOUT_MARGINS
 
 
-def selection_rules(selection: Selection, *, beta: bool) -> tuple[Rule, ...]:
-    """Return (condition, message if it is violated) for the settings of a stage that selects pairs.
+@dataclass(frozen=True)
+class PairSettings(TrainingSettings):
+    """Settings of an algorithm that trains on a selection of the corpus pairs.
 
     Args:
-        beta: True if the stage's optimum is that of DPO at some β, which `difficulty` requires.
+        max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
+            all.
+        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
-    return (
-        (
-            beta or selection.by != "difficulty",
-            "selection.by=difficulty compares pairs with the β of DPO's optimum; use algorithm=dpo with loss=sigmoid "
-            "or loss=robust",
-        ),
-    )
+
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
+    selection: Selection = field(default_factory=Selection)
+
+    @property
+    def has_dpo_optimum(self) -> bool:
+        """True if the optimum is that of DPO at some β, which `selection.by=difficulty` requires."""
+        return False
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                self.has_dpo_optimum or self.selection.by != "difficulty",
+                "selection.by=difficulty compares pairs with the β of DPO's optimum; use algorithm=dpo with "
+                "loss=sigmoid or loss=robust",
+            ),
+        )
 
 
 def margin_problems(config: Config) -> list[str]:
@@ -114,9 +128,7 @@ class CrossFit(TrainingSettings):
     resources = Resources(adds_head=True)
     evidence = Evidence(loss_falls=True, chance_metric="accuracy", answer="cross_fitted")
     by_size = replace(
-        TrainingSettings.by_size,
-        smoke={**TrainingSettings.by_size.smoke, "folds": 2},
-        small_scale=SMALL_REWARD_MODEL,
+        TrainingSettings.by_size, smoke={**TrainingSettings.by_size.smoke, "folds": 2}, small_scale=SMALL_REWARD_MODEL
     )
     folds: Annotated[int, Ge(2, hint="one fold leaves nothing to train on")] = 5
     centering: Annotated[float, Ge(0)] = 0.001

@@ -46,16 +46,12 @@ class GroupPolicyOptimisation(OnPolicy):
 
     def _canon_condition(self, groups: list[EpisodeGroup]) -> Tensor:
         """Return the metric that CANON splits by, (B, G): length, or mean −log π of a response (`surprise`)."""
-        if self.settings.condition == "tokens":
-            lengths = [[float(episode.sampled_tokens) for episode in group.episodes] for group in groups]
-            return torch.tensor(lengths)
-        surprise = [[_mean_surprise(episode) for episode in group.episodes] for group in groups]
-        return torch.tensor(surprise)
+        by_length = self.settings.condition == "tokens"
 
+        def condition(episode: Episode) -> float:
+            return float(episode.sampled_tokens) if by_length else -sum(episode.logps) / len(episode.logps)
 
-def _mean_surprise(episode: Episode) -> float:
-    """Return the mean −log π of an episode's sampled tokens, nats."""
-    return -sum(episode.logps) / len(episode.logps)
+        return torch.tensor([[condition(episode) for episode in group.episodes] for group in groups])
 
 
 def build(settings: GRPO, run: Run) -> GroupPolicyOptimisation:

@@ -20,12 +20,22 @@ from rlhf_lab.algorithms.policy_gradient.rollouts import Rollouts
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core import ranks
-from rlhf_lab.core.errors import ConfigError, NumericError
+from rlhf_lab.core.errors import NumericError
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.advantage import whiten
-from rlhf_lab.losses.correction import effective_fraction, importance_weights
-from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
-from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens, loss_units, token_weights
+from rlhf_lab.losses.policy import (
+    KL_ESTIMATORS,
+    POLICY_LOSSES,
+    ClipRange,
+    PolicyTokens,
+    adaptive_beta,
+    effective_fraction,
+    importance_weights,
+    k1,
+    k3,
+    loss_units,
+    token_weights,
+)
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import ResponseStates, response_states, token_logps
 from rlhf_lab.models.passes import over_rows
@@ -33,7 +43,7 @@ from rlhf_lab.models.sharded import blocks_dtype
 from rlhf_lab.models.weights import stored_as
 from rlhf_lab.monitoring.audit import Auditor
 from rlhf_lab.monitoring.monitor import Watch
-from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.rewards.graph import build_graph
 from rlhf_lab.sampling.experience import EpisodeGroup, Experience, Imitation, Micro, early_scores, episodes_of
 from rlhf_lab.training.batching import micro_batches, plan_steps
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
@@ -43,6 +53,9 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice
 
 SCORING_TOKENS = 16384
 """Maximum number of padded tokens in a pass without gradient."""
+SAVED_VALUES = ("iteration", "sampled_iterations", "generated", "stopped", "checked", "beta")
+SAVED_PARTS = ("shaper", "rollouts", "monitor", "audit")
+"""Attributes of `OnPolicy` in its state: values, and objects with a state of their own."""
 
 
 class OnPolicy(Algorithm):
@@ -54,14 +67,10 @@ class OnPolicy(Algorithm):
     def __init__(self, settings: OnPolicySettings, run: Run):
         self.settings, self.run = settings, run
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        reward = build_reward(run)
-        if reward is None:
-            raise ConfigError("needs.reward is not set, but the policy is trained on it; set it, or use reward=gold")
+        reward = build_graph(run.config.reward, run)
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, settings.max_length)
         self.max_new_tokens = run.config.rollout.max_new_tokens
         self.temperature = run.config.rollout.temperature
-        if not self.temperature:
-            raise ConfigError("rollout.temperature=0 always samples the same response; use rollout.temperature=1")
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
@@ -104,9 +113,7 @@ class OnPolicy(Algorithm):
         experience = self.experience
         rows = self.plan[update]
         splits = micro_batches(rows, experience.lengths, settings.micro_batch_tokens)
-        micro: list[Any] = []
-        for split in splits:
-            micro.append(experience.micro(sorted(split), self.weight_N, self.run.device))
+        micro: list[Any] = [experience.micro(sorted(split), self.weight_N, self.run.device) for split in splits]
         sampled_tokens = sum(experience.sampled_lengths[i] for i in rows)
         units = loss_units(settings.aggregation or "", len(rows), sampled_tokens)
         # While only the critic learns, an SFT loss would change the policy.
@@ -132,10 +139,7 @@ class OnPolicy(Algorithm):
         loss_N = clipped_loss.per_token
         if "correction" in micro.tokens:
             loss_N = loss_N * micro.tokens["correction"]
-        metrics = {
-            "clip_fraction": clipped_loss.clipped.float(),
-            "approx_kl": k3(old_N, logp_N.detach()),
-        }
+        metrics = {"clip_fraction": clipped_loss.clipped.float(), "approx_kl": k3(old_N, logp_N.detach())}
         if settings.kl_in == "loss" and self.beta:
             penalty_N = KL_ESTIMATORS[settings.kl_estimator](logp_N, micro.tokens["ref"])
             loss_N = loss_N + self.beta * penalty_N
@@ -178,11 +182,8 @@ class OnPolicy(Algorithm):
         If the audit has stopped the run and restored an earlier policy, the final policy is left out.
         """
         per_iteration = self.settings.steps_per_iteration
-        iterations = {}
-        for policy in self.evaluator.policies:
-            prefix, _, step = policy["name"].partition(" ")
-            if prefix == "step":
-                iterations[policy["name"]] = math.ceil(int(step) / per_iteration)
+        names = [policy["name"] for policy in self.evaluator.policies if policy["name"].startswith("step ")]
+        iterations = {name: math.ceil(int(name.removeprefix("step ")) / per_iteration) for name in names}
         if self.audit.stopped is None:
             # the responses that ended training were not trained on
             iterations[self.title] = self.monitor.detector.iteration - int(self.finished)
@@ -247,18 +248,15 @@ class OnPolicy(Algorithm):
 
     def _experience(self, groups: list[EpisodeGroup], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
         """Return scored responses with old and reference log-probabilities, and their scores (R,)."""
-        scored = []
-        for group in groups:
-            scored += [(group, i) for i, score in enumerate(group.scores) if np.isfinite(score)]
+        scored = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
         episodes = [group.episodes[i] for group, i in scored]
         experience = Experience.of(episodes)
         if not scored:
             return experience, torch.zeros(0)
         sampler_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
         if any(group.early for group in groups):
-            experience.tokens["early"] = early_scores(
-                episodes, [group.early[i] if group.early else [] for group, i in scored]
-            )
+            early = [group.early[i] if group.early else [] for group, i in scored]
+            experience.tokens["early"] = early_scores(episodes, early)
         # The first rollout computes sampler, trainer and reference log-probabilities in any case, to compare them once.
         first = not self.checked
         recompute = first or self._recomputes_old_logps()
@@ -344,10 +342,8 @@ class OnPolicy(Algorithm):
     @torch.no_grad()
     def _logps(self, model: nn.Module, experience: Experience) -> Tensor:
         """Return log π of all response tokens in the precision of training, (N,) on the CPU."""
-        return self.per_token(
-            experience,
-            lambda batch: token_logps(model, batch, temperature=self.temperature, truncation=self.truncation).logps_N,
-        )
+        options: dict[str, Any] = {"temperature": self.temperature, "truncation": self.truncation}
+        return self.per_token(experience, lambda batch: token_logps(model, batch, **options).logps_N)
 
     def per_token(self, experience: Experience, values: Callable[[TokenBatch], Tensor]) -> Tensor:
         """Apply `values` to all rows, in batches of similar length, and return its value for each token, (N,)."""
@@ -434,30 +430,16 @@ class OnPolicy(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "iteration": self.iteration,
-            "sampled_iterations": self.sampled_iterations,
-            "generated": self.generated,
-            "stopped": self.stopped,
-            "checked": self.checked,
-            "beta": self.beta,
-            "shaper": self.shaper.state_dict(),
-            "rollouts": self.rollouts.state_dict(),
-            "monitor": self.monitor.state_dict(),
-            "audit": self.audit.state_dict(),
+            **{name: getattr(self, name) for name in SAVED_VALUES},
+            **{name: getattr(self, name).state_dict() for name in SAVED_PARTS},
             "experience": self.experience.state_dict() if self.experience else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.iteration = int(state["iteration"])
-        self.sampled_iterations = int(state.get("sampled_iterations", self.iteration + 1))
-        self.generated = int(state["generated"])
-        self.stopped = bool(state["stopped"])
-        self.checked = bool(state["checked"])
-        self.beta = float(state["beta"])
-        self.shaper.load_state_dict(state["shaper"])
-        self.rollouts.load_state_dict(state["rollouts"])
-        self.monitor.load_state_dict(state["monitor"])
-        self.audit.load_state_dict(state["audit"])
+        for name in SAVED_VALUES:
+            setattr(self, name, state[name])
+        for name in SAVED_PARTS:
+            getattr(self, name).load_state_dict(state[name])
         self.experience = Experience.from_state(state["experience"]) if state["experience"] else None
         if self.experience:
             self._plan_updates()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.algorithms.pair_selection.rules import filter_responses
+from rlhf_lab.algorithms.pair_selection.selection import filter_responses
 from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum, by_length, ordered_tasks
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
@@ -62,9 +63,7 @@ class PendingRollouts:
     @classmethod
     def from_state(cls, state: dict[str, Any], tasks: Sequence[Task]) -> PendingRollouts:
         sampled = zip(state["order"], state["episodes"], strict=False)  # replacement tasks have no episodes yet
-        episodes = []
-        for position, group in sampled:
-            episodes.append([episode_from(tasks[position], values) for values in group])
+        episodes = [[episode_from(tasks[i], values) for values in group] for i, group in sampled]
         return cls(state["order"], Collection(lambda: episodes), state["prompts_cut"])
 
 
@@ -170,8 +169,7 @@ class Rollouts:
             return ordered_tasks(self.by_difficulty, count, iteration, self.settings.iterations, seed)
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
         order = torch.randperm(len(self.tasks), generator=generator).tolist()
-        # −(−a // b) rounds up
-        return order * -(-count // len(order))
+        return order * math.ceil(count / len(order))
 
     def _collect(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> Collection:
         """Sample episodes of the tasks at these corpus positions; with `staleness`, in parallel with training."""
@@ -187,10 +185,7 @@ class Rollouts:
     def _score_and_filter(
         self, model: nn.Module, positions: list[int], episodes: list[list[Episode]], iteration: int, attempt: int
     ) -> list[EpisodeGroup]:
-        """Return scored and filtered groups of the episodes of the tasks at these positions."""
-        groups = []
-        for position, sampled in zip(positions, episodes, strict=True):
-            groups.append(EpisodeGroup(self.tasks[position], sampled))
+        groups = [EpisodeGroup(self.tasks[i], sampled) for i, sampled in zip(positions, episodes, strict=True)]
         self._score_groups(groups)
         if self.settings.advantage == "remax":
             self._score_greedy_responses(model, groups)
@@ -203,12 +198,9 @@ class Rollouts:
             return groups
         rng = np.random.default_rng(self.run.seed(f"on_policy/filter/{attempt}", iteration))
         how, size = settings.rollout_filter, settings.group_size
-        # The groups are filtered in order, because `best_random` uses one stream of random numbers.
-        filtered = []
-        for group in groups:
-            kept = filter_responses(np.array(group.rewards), size, how, rng)
-            filtered.append(group.keep(kept.tolist()))
-        return filtered
+        # In order, because `best_random` uses one stream of random numbers.
+        kept = [filter_responses(np.array(group.rewards), size, how, rng) for group in groups]
+        return [group.keep(positions.tolist()) for group, positions in zip(groups, kept, strict=True)]
 
     def _score_groups(self, groups: list[EpisodeGroup]) -> None:
         """Write rewards and shaped scores into newly sampled groups with a single call of the reward."""
@@ -232,7 +224,6 @@ class Rollouts:
                 group.early = early[index * size : (index + 1) * size]
 
     def _shape(self, episodes: Sequence[Episode], rewards: FloatArray) -> FloatArray:
-        """Return the scores that episodes are trained on."""
         lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
         return self.shaper(rewards, lengths, [episode.finished for episode in episodes])
 
@@ -284,8 +275,7 @@ class Rollouts:
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/ptx", step))
         selected = torch.randint(len(corpus), (count,), generator=generator).tolist()
         pairs = [corpus[i] for i in selected]
-        # a copy of the encoder with separate counts: these rows must not count as truncated rows of the corpus report
-        encoder = self.encoder.uncounted()
+        encoder = self.encoder.uncounted()  # these rows must not count as truncated rows of the corpus report
         rows = [encoder.row(pair.prompt, pair.chosen, self.settings.max_length) for pair in pairs]
         # The loop divides the sum of a step by `units`, so units / tokens makes this the mean over corpus tokens.
         corpus_tokens = sum(len(response) for _, response in rows)

@@ -14,13 +14,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le
-from rlhf_lab.training.settings import (
-    SMALL,
-    SOUP,
-    TrainingSettings,
-    policy_and_reference,
-    soup_vocabulary,
-)
+from rlhf_lab.training.settings import SMALL, SOUP, PolicySettings, TrainingSettings
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources, RewardUse
 
 if TYPE_CHECKING:
@@ -45,7 +39,7 @@ def closest_divisor(total: int, target: int) -> int:
 
 
 @dataclass(frozen=True)
-class OnPolicySettings(TrainingSettings):
+class OnPolicySettings(PolicySettings):
     """Iterations of rollout, scoring, credit assignment and `epochs` passes of updates over the samples.
 
     Sampling uses `rollout.temperature` over the full vocabulary, without top-k or top-p, because every ratio and KL
@@ -69,8 +63,7 @@ class OnPolicySettings(TrainingSettings):
         log_kl: True to measure KL even without a penalty. This costs a forward pass of the reference per iteration.
         kl_in: `reward` subtracts β·k1 from each token's reward (arXiv:2203.02155, eq. 2); `loss` adds β·estimate to the
             token's loss (arXiv:2402.03300, eq. 3). The same β has different effects in the two places.
-        kl_estimator: estimator of the penalty in the loss; see `losses/kl.py`. The penalty in the reward always uses
-            k1.
+        kl_estimator: estimator of the penalty in the loss; see `losses/policy.py`. The penalty in the reward is k1.
         kl_controller: `fixed` keeps β; `adaptive` steers the mean KL per response towards `kl_target`
             (arXiv:1909.08593, section 2.2); `none` sets β to 0.
         kl_target: target of the adaptive controller, nats per response.
@@ -97,7 +90,7 @@ class OnPolicySettings(TrainingSettings):
             the sampler's values come from older weights.
         correction: importance weight of the policy loss for samples from older weights (`staleness`), another program
             or another precision (rollout=vllm, or bfloat16 on either side): π_old/μ of each `token` or of the full
-            response (`sequence`), where training computes π_old and the sampler μ; see `losses/correction.py`. A KL
+            response (`sequence`), where training computes π_old and the sampler μ; see `losses/policy.py`. A KL
             penalty in the loss and the critic's loss are not weighted. `auto` is `token` for older weights and `none`
             otherwise.
         correction_cap: maximum weight of `correction`.
@@ -219,12 +212,6 @@ class OnPolicySettings(TrainingSettings):
             prompts, group, batch = (int(str(size)) for size in sizes)
             adapted["batch_size"] = closest_divisor(prompts * group, batch)
         return adapted
-
-    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        return policy_and_reference(adapter=adapter)
-
-    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
-        return soup_vocabulary(config)
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_iteration, self.sampled_per_prompt)]
@@ -489,14 +476,7 @@ class GRPO(OnPolicySettings):
 
     advantages: ClassVar[tuple[str, ...]] = ("grpo", "rloo", "remax", "dr_grpo", "canon")
     by_size = replace(
-        OnPolicySettings.by_size,
-        small_scale={
-            **SMALL,
-            "optimizer": "adamw",
-            "lr": 3e-4,
-            "batch_size": 64,
-            "beta": 1.0,
-        },
+        OnPolicySettings.by_size, small_scale={**SMALL, "optimizer": "adamw", "lr": 3e-4, "batch_size": 64, "beta": 1.0}
     )
     beta: float = 0.04
     advantage: str = "grpo"

@@ -1,5 +1,5 @@
 """Training on preference pairs: one pass over a corpus, or rounds on responses of the policy itself.
 
-Read settings.py and dpo.py (one pass), then rounds.py and dpo_iterative.py (rounds). reference_cache.py stores the
-reference's log-probabilities. step_pairs.py makes pairs of steps. The losses are in losses/preference.py.
+Read settings.py and dpo.py (one pass), then dpo_iterative.py (rounds). step_pairs.py makes pairs of steps. The losses
+are in losses/preference.py.
 """

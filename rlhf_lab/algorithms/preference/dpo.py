@@ -1,29 +1,39 @@
 """One pass of preference optimisation over the corpus. Policy and reference start as the same model.
 
-`algorithm.loss` selects the objective (`losses/objective.py`), and only the inputs that it needs are computed. The
+`algorithm.loss` selects the objective (`losses/preference.py`), and only the inputs that it needs are computed. The
 reference's log-probabilities are computed once, before the first step, and cached on disk for later runs.
+
+The cache is `outputs/cache/reference_logps/<key>.safetensors`, shared by all runs with the same `outputs`. A resumed
+run and all runs of a sweep over β or the loss read the values that the first run computed. The key hashes everything
+that determines the values, so a file is never stale. Deleting the directory costs one forward pass.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from rlhf_lab import __version__
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
-from rlhf_lab.algorithms.preference.reference_cache import reference_logps
 from rlhf_lab.algorithms.preference.settings import DPO, PreferenceSettings
+from rlhf_lab.core import ranks
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import replacing
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.evaluator import Evaluator
-from rlhf_lab.losses.objective import PREFERENCE_LOSSES, Objective, PairInputs
-from rlhf_lab.losses.preference import PairLogps, PreferenceLoss, kto_unpaired
+from rlhf_lab.losses.preference import PREFERENCE_LOSSES, Objective, PairInputs, PairLogps, PreferenceLoss, kto_unpaired
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import (
@@ -31,6 +41,7 @@ from rlhf_lab.models.pair_rows import (
     mismatched_kl,
     pair_batch,
     pair_length,
+    pair_logps,
     pair_rows,
     pair_tokens,
     positive_kl,
@@ -38,13 +49,89 @@ from rlhf_lab.models.pair_rows import (
     sequence_logps,
     shifted_rows,
 )
-from rlhf_lab.models.sharded import undivided
+from rlhf_lab.models.sharded import blocks_dtype, full_tensors, undivided
+from rlhf_lab.models.weights import stored_as
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.statistics.inference import clustered_rate
 from rlhf_lab.training.batching import epoch_steps, micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
+
+
+def reference_logps(run: Run, reference: nn.Module, pairs: Sequence[PairRows], codebooks: int = 0) -> PairLogps:
+    """Return the log-probabilities of both responses of each pair under the reference, from the cache if possible.
+
+    They are computed in the precision of training (`runtime.dtype`), so that margins start at 0.
+
+    Args:
+        codebooks: number of codebooks with separate log-probabilities; see `models.pair_rows.response_logps`.
+    """
+    name = _cache_key(run, reference, pairs) + (f"-{codebooks}" if codebooks else "")
+    path = Path(run.config.outputs) / "cache" / "reference_logps" / f"{name}.safetensors"
+    shape = (len(pairs), codebooks) if codebooks else (len(pairs),)
+    # Only the main process reads, so that all processes agree on whether to compute.
+    stored, problem = ranks.on_main(lambda: _read_logps(path, shape))
+    if stored is not None:
+        run.note(f"reference log-probabilities of {len(pairs)} pairs reused from {path}")
+        return stored
+    with run.autocast():
+        computed = pair_logps(reference, pairs, run.device, codebooks)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        # The two sides are interleaved views of one tensor, and safetensors refuses to store those.
+        tensors = {"chosen": computed.chosen.contiguous(), "rejected": computed.rejected.contiguous()}
+        save_file(tensors, temporary, metadata={"sha256": _logps_digest(computed)})
+    run.note(f"reference log-probabilities of {len(pairs)} pairs computed{problem}; saved to {path}")
+    return computed
+
+
+def _read_logps(path: Path, shape: tuple[int, ...]) -> tuple[PairLogps | None, str]:
+    """Return (stored values, ""), or (None, reason why an existing file is unusable)."""
+    if not path.exists():
+        return None, ""
+    try:
+        with safe_open(path, framework="pt") as file:
+            stored = PairLogps(file.get_tensor("chosen"), file.get_tensor("rejected"))
+            metadata = file.metadata() or {}
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        return None, f" again: the stored file is damaged ({str(error).splitlines()[0][:100]})"
+    has_wrong_shape = any(logps_B.shape != shape for logps_B in stored)
+    if has_wrong_shape or metadata.get("sha256") != _logps_digest(stored):
+        return None, " again: the stored file is damaged (wrong shape or values)"
+    return stored, ""
+
+
+def _logps_digest(logps: PairLogps) -> str:
+    """Return the SHA-256 of the numbers, because safetensors has no checksum."""
+    content = b"".join(values.cpu().contiguous().numpy().tobytes() for values in logps)
+    return sha256(content).hexdigest()
+
+
+def _cache_key(run: Run, reference: nn.Module, pairs: Sequence[PairRows]) -> str:
+    """Return a hash of the reference's weights and config, the token rows, the precision and the library versions."""
+    digest = sha256()
+    config = getattr(reference, "config", None)
+    # Keys that start with an underscore describe where the model was loaded from. The weights are hashed instead: a
+    # model that was moved keeps its key, and a hub model that was updated under the same name gets a new one.
+    values = {} if config is None else config.to_dict()
+    settings = {name: value for name, value in values.items() if not name.startswith("_")}
+    device = torch.device(run.device).type
+    arithmetic = [run.config.runtime.dtype, str(blocks_dtype(reference)), stored_as(reference)]
+    header = [type(reference).__name__, settings, *arithmetic, device, __version__, torch.__version__]
+    digest.update(json.dumps(header, sort_keys=True, default=str).encode())
+    for name, tensor in full_tensors(reference):
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+        # as bytes, because numpy has no bfloat16
+        content = tensor.cpu().contiguous().view(-1).view(torch.uint8)
+        digest.update(content.numpy().data)
+    for pair in pairs:
+        for prompt, response in pair:
+            for ids in (prompt, response):
+                # The length prefix distinguishes the same tokens split differently between prompt and response.
+                digest.update(len(ids).to_bytes(4, "little"))
+                digest.update(np.array(ids, dtype=np.int64).tobytes())
+    return digest.hexdigest()[:24]
 
 
 @dataclass(frozen=True)
@@ -140,23 +227,25 @@ class PairTable:
         self.lengths = [pair_length(pair) for pair in pairs]
 
     def batch(self, indices: list[int], micro_batch_tokens: int, z_ref: Tensor | None = None) -> StepBatch:
-        # A pair has two rows, so the budget is halved. Rounded up because 0 means "not split", and 1 must not become 0.
-        max_pair_tokens = (micro_batch_tokens + 1) // 2
-        splits = micro_batches(indices, self.lengths, max_pair_tokens)
+        splits = micro_batches(indices, self.lengths, micro_batch_tokens, rows=2)
         return StepBatch([self._make_micro_batch(split, z_ref) for split in splits], units=len(indices))
 
     def _make_micro_batch(self, indices: list[int], z_ref: Tensor | None) -> PairMicro:
         index = torch.tensor(indices)
 
-        def select(logps: PairLogps | None) -> PairLogps | None:
-            if logps is None:
-                return None
-            return PairLogps(*(to_device(values[index], self.device) for values in logps))
+        def select(values: Tensor) -> Tensor:
+            return to_device(values[index], self.device)
+
+        def select_both(logps: PairLogps | None) -> PairLogps | None:
+            return logps and PairLogps(*map(select, logps))
 
         consistency_B = self.context.consistency_B
-        if consistency_B is not None:
-            consistency_B = to_device(consistency_B[index], self.device)
-        context = PairContext(select(self.context.ref), select(self.context.previous), z_ref, consistency_B)
+        context = PairContext(
+            select_both(self.context.ref),
+            select_both(self.context.previous),
+            z_ref,
+            None if consistency_B is None else select(consistency_B),
+        )
         return [self.pairs[i] for i in indices], context
 
 
@@ -215,9 +304,8 @@ class OnePassDPO(PreferenceAlgorithm):
     def start(self) -> None:
         """Compute or load the reference's log-probabilities in the precision that the policy trains in."""
         if self.objective.needs("ref"):
-            self.table.context = PairContext(
-                reference_logps(self.run, self.reference, self.table.pairs, self.codebooks)
-            )
+            ref = reference_logps(self.run, self.reference, self.table.pairs, self.codebooks)
+            self.table.context = PairContext(ref)
 
     def collect(self, step: int) -> StepBatch:
         return self.batch(self.table, self.steps[step])

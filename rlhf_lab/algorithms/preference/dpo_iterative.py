@@ -1,34 +1,186 @@
 """Iterative DPO: roll out, rank, pair, train and evaluate, repeated with the new policy.
 
-The pairs of a round are written to rounds/ when they are created (`rounds.py`), so a resumed run trains on exactly the
+The pairs of a round are written to rounds/ when they are created, so a resumed run trains on exactly the
 same pairs. All rounds have the same number of steps; a buffer determines which rounds' pairs are sampled.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rlhf_lab.algorithms.preference.dpo import PairContext, PairTable, PreferenceAlgorithm
-from rlhf_lab.algorithms.preference.rounds import RollOut, Round, RoundFiles
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.core import ranks
-from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
+from rlhf_lab.core.episodes import Episode
+from rlhf_lab.core.errors import ArtifactError, DataError
+from rlhf_lab.core.files import fingerprint, read_json, write_json
+from rlhf_lab.core.types import FloatArray, Reward
 from rlhf_lab.evaluations.evaluator import CERTIFIED_NAME, REFERENCE_NAME, SOUP_NAME
-from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.losses.preference import PairLogps, consistency_rate
 from rlhf_lab.models.build import load_policy
-from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows
+from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows, sequence_logps
 from rlhf_lab.monitoring.audit import Auditor
-from rlhf_lab.monitoring.monitor import Watch
+from rlhf_lab.monitoring.monitor import Watch, disagreement, unverified
 from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.training.batching import plan_steps
 from rlhf_lab.training.loop import StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
+
+
+@dataclass
+class Round:
+    """Pairs that one round labelled, and their metrics. All fields except `index` are keys of the round's JSON file.
+
+    Attributes:
+        index: index of the round, from 1.
+        metrics: metrics of the round (definitions: metrics.py).
+        pairs: (prompt, chosen, rejected) token ids of each pair.
+        consistency: CREAM's C of these labels; 1 leaves the labels unweighted.
+        watched: monitor row over all sampled responses of the round; None if the monitor is off.
+        previous: [chosen, rejected] log-probabilities under the policy at the start of the round, over all training
+            pairs of the round (the buffer's, then the corpus's); None if the loss does not need them.
+    """
+
+    index: int
+    metrics: dict[str, float]
+    pairs: list[list[list[int]]]
+    consistency: float = 1.0
+    watched: dict[str, Any] | None = None
+    previous: list[list[float]] | None = None
+
+    def rows(self) -> list[PairRows]:
+        return [((prompt, chosen), (prompt, rejected)) for prompt, chosen, rejected in self.pairs]
+
+    def previous_logps(self) -> PairLogps | None:
+        if self.previous is None:
+            return None
+        return PairLogps(*(torch.tensor(side) for side in self.previous))
+
+
+class RoundFiles:
+    """rounds/round_<index>.json of a run directory."""
+
+    def __init__(self, run: Run):
+        self.directory = run.directory / "rounds"
+
+    def path(self, index: int) -> Path:
+        return self.directory / f"round_{index}.json"
+
+    def read(self, index: int) -> Round:
+        """Read a round. Raise ArtifactError if the file is missing or differs from what `write` stored."""
+        values = read_json(self.path(index))
+        digest = values.pop("sha256", None) if isinstance(values, dict) else None
+        if digest is None or digest != fingerprint(values):
+            state = "damaged" if self.path(index).exists() else "missing"
+            raise ArtifactError(
+                f"{self.path(index)} is {state}, and the policy has trained on its pairs; restore it from a copy, or "
+                f"delete {self.directory.parent} to run the stage again"
+            )
+        return Round(index, **values)
+
+    def write(self, current: Round) -> None:
+        self.directory.mkdir(exist_ok=True)
+        values = {"metrics": current.metrics, "pairs": current.pairs, "consistency": current.consistency}
+        optional = {"previous": current.previous, "watched": current.watched}
+        # Empty fields are omitted, so that they do not change the digest of rounds without them.
+        values |= {key: value for key, value in optional.items() if value}
+        write_json(self.path(current.index), values | {"sha256": fingerprint(values)})
+
+
+@dataclass
+class RollOut:
+    """Sampler of rounds: samples, scores and pairs responses. Contains everything that is the same in all rounds."""
+
+    settings: IterativeDPO
+    run: Run
+    collector: EpisodeCollector
+    reward: Reward
+    monitor: Watch
+
+    def make(self, index: int, model: nn.Module, reference: nn.Module) -> Round:
+        """Sample G responses per prompt, score them, and pair the best with the worst."""
+        settings, group_size = self.settings, self.settings.samples_per_prompt
+        all_prompts = self.run.corpus.prompts("train")
+        generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/prompts", index))
+        selected = torch.randperm(len(all_prompts), generator=generator)[: settings.prompts_per_round].tolist()
+        tasks = [self.run.corpus.task(all_prompts[i]) for i in selected]
+        # The round's file stores the number of truncated prompts, because a resumed run does not roll out again.
+        cut_before = self.collector.prompts_cut
+        collected = self.collector.collect(model, tasks, group_size, self.run.seed("dpo_iterative/rollout", index))
+        # Score all responses at once; row b·G + g is response g to prompt b.
+        episodes = list(chain.from_iterable(collected))
+        rewards = self.reward(episodes)
+        scores_BG = rewards.total_N.reshape(len(tasks), group_size)
+        ranked = best_and_worst(scores_BG)
+        best_worst = [(collected[b][best], collected[b][worst]) for b, best, worst in ranked]
+        pairs = [[best.prompt_ids, best.token_ids, worst.token_ids] for best, worst in best_worst]
+        metrics = self._metrics(scores_BG, ranked, episodes)
+        metrics["prompts_cut"] = float(self.collector.prompts_cut - cut_before)
+        consistency = 1.0
+        if settings.consistency == "cream":
+            consistency = self._consistency_rate(index, scores_BG, episodes, model, reference)
+            metrics["consistency"] = consistency
+        monitor_row = None
+        if self.monitor.on:
+            monitor_row = self.monitor.row(episodes, rewards.total_N, disagreement(rewards), unverified(rewards))
+        return Round(index, metrics, pairs, consistency, monitor_row)
+
+    def _metrics(
+        self, scores_BG: FloatArray, ranked: list[tuple[int, int, int]], episodes: Sequence[Episode]
+    ) -> dict[str, float]:
+        """Return the metrics of a round. `episodes` are all B·G sampled responses, grouped by prompt."""
+        group_size = scores_BG.shape[1]
+        best = [b * group_size + i for b, i, _ in ranked]
+        worst = [b * group_size + j for b, _, j in ranked]
+        scores_N = scores_BG.reshape(-1)
+        metrics = {"pairs": float(len(ranked)), "ties": float(len(scores_BG) - len(ranked))}
+        if ranked:  # if all prompts tie, there is no best and no worst response
+            metrics["reward_best"] = float(scores_N[best].mean())
+            metrics["reward_worst"] = float(scores_N[worst].mean())
+        gold_N = self.run.measure_samples(episodes).get("gold")
+        if ranked and gold_N is not None:
+            agreement = win_or_tie(gold_N[best] - gold_N[worst])
+            metrics["pair_gold_agreement"] = float(np.nanmean(agreement))
+        return metrics
+
+    def _consistency_rate(
+        self, index: int, scores_BG: FloatArray, episodes: Sequence[Episode], model: nn.Module, reference: nn.Module
+    ) -> float:
+        """Return CREAM's C: agreement of the reward's rankings with those of the previous iterate's implicit reward.
+
+        The implicit reward is log π_t − log π_ref of the policy at the start of the round. In the first round this
+        policy is the reference, all implicit rewards are 0, and C is set to 1.
+        """
+        if index == 1:
+            return 1.0
+        rows = [(episode.prompt_ids, episode.token_ids) for episode in episodes]
+        with self.run.autocast():
+            implicit_N = sequence_logps(model, rows, self.run.device) - sequence_logps(reference, rows, self.run.device)
+        return consistency_rate(torch.from_numpy(scores_BG), implicit_N.reshape(scores_BG.shape))
+
+
+def best_and_worst(scores_BG: FloatArray) -> list[tuple[int, int, int]]:
+    """Return (prompt, best, worst) positions of every prompt whose responses differ in score, without NaN scores."""
+    ranked = []
+    for b, scores_G in enumerate(scores_BG):
+        if np.isnan(scores_G).all():  # nanmax of an empty set would warn
+            continue
+        if np.nanmax(scores_G) != np.nanmin(scores_G):
+            best = int(np.nanargmax(scores_G))
+            worst = int(np.nanargmin(scores_G))
+            ranked.append((b, best, worst))
+    return ranked
 
 
 class IteratedDPO(PreferenceAlgorithm):
@@ -41,10 +193,7 @@ class IteratedDPO(PreferenceAlgorithm):
 
     def __init__(self, settings: IterativeDPO, run: Run):
         super().__init__(settings, run)
-        if self.evaluator.reward is None:
-            raise ConfigError(
-                "needs.reward is not set, but algorithm=dpo_iterative ranks by it; set it, or use reward=gold"
-            )
+        assert self.evaluator.reward is not None, "checked with the config"
         self.reward = self.evaluator.reward
         collector = EpisodeCollector(run, self.encoder)
         # A run has few rounds with many samples each: the first is the monitor's baseline, all others are judged.
@@ -54,10 +203,9 @@ class IteratedDPO(PreferenceAlgorithm):
         self.roll_out = RollOut(settings, run, collector, self.reward, self.monitor)
         # Counts prompts instead of pairs (ties give no pair), so that every round has the same number of steps.
         available = len(run.corpus.prompts("train"))
-        if available < settings.prompts_per_round:
-            run.note(
-                f"algorithm.prompts_per_round={settings.prompts_per_round}: there are {available} training prompts"
-            )
+        wanted = settings.prompts_per_round
+        if available < wanted:
+            run.note(f"algorithm.prompts_per_round={wanted}: there are {available} training prompts")
         round_pairs = min(settings.prompts_per_round, available) / (1 - settings.corpus_fraction)
         # rounded, because 640 prompts at a corpus fraction of 0.8 are 100.00000000000003 batches of 32
         batches = round(settings.updates_per_pair * round_pairs / settings.batch_size, 9)
@@ -96,8 +244,9 @@ class IteratedDPO(PreferenceAlgorithm):
         first = (SOUP_NAME, REFERENCE_NAME, self.settings.evidence.baseline_policy)
         order = {name: index for index, name in enumerate(first)}
         policies = sorted(self.evaluator.policies, key=lambda p: order.get(p["name"], len(first)))
-        # the policy of a round was trained on the samples of that many rounds
-        rounds = {f"iteration {index}": index for index in range(1, len(self.staleness) + 1)}
+        # `staleness` has one value per completed round. Its policy was trained on the samples of that many rounds.
+        completed = range(1, len(self.staleness) + 1)
+        rounds = {f"iteration {index}": index for index in completed}
         metrics = {
             "staleness": float(np.mean(self.staleness)),
             **model_size(self.model),
@@ -105,8 +254,6 @@ class IteratedDPO(PreferenceAlgorithm):
             **self.monitor.totals(self.evaluator.gold_truth(rounds)),
             **self.audit.totals(),
         }
-        # `staleness` has one value per completed round.
-        completed = range(1, len(self.staleness) + 1)
         metrics_of_rounds = [self.rounds.read(index).metrics for index in completed]
         for key in ("pair_gold_agreement", "ties", "consistency"):
             if all(key in round_metrics for round_metrics in metrics_of_rounds):
@@ -123,10 +270,11 @@ class IteratedDPO(PreferenceAlgorithm):
         # The first round starts from the start policy; a round that was resumed has been audited before.
         if index > 1 and self.logged_round < index and not self.finished:
             monitor_metrics |= self.audit.check(index - 1)
+        self.round = index
         if self.finished:  # monitor or audit stopped training: record the round without training on it
             self.rounds.write(current)
             self.run.log((index - 1) * self.round_steps, round=index, **current.metrics, **monitor_metrics)
-            self.round = self.logged_round = index
+            self.logged_round = index
             return
         oldest = max(1, index - self._rounds_in_buffer() + 1)
         earlier = [self.rounds.read(earlier_index) for earlier_index in range(oldest, index)]
@@ -150,10 +298,18 @@ class IteratedDPO(PreferenceAlgorithm):
         sampled_ages = [index - buffered.index for buffered in buffer for _ in buffered.pairs]
         corpus_ages = [math.nan] * len(corpus_pairs)  # not sampled by a policy of this run, so `nanmean` ignores them
         ages = np.array([*sampled_ages, *corpus_ages])
-        trained_ages = [ages[i] for step in self.steps for i in step]
-        staleness = float(np.nanmean(trained_ages))
-        self._log_round(current, staleness, monitor_metrics)
-        self.round = self.logged_round = index
+        staleness = float(np.nanmean([ages[i] for step in self.steps for i in step]))
+        self.staleness = [*self.staleness[: index - 1], staleness]
+        if self.logged_round < index:  # a run resumed inside the round has already logged this row
+            self.run.log(
+                (index - 1) * self.round_steps,
+                round=index,
+                staleness=staleness,
+                buffer_pairs=len(self.table.pairs),
+                **current.metrics,
+                **monitor_metrics,
+            )
+            self.logged_round = index
 
     def _open_round(self, index: int) -> tuple[bool, Round]:
         """Read a round from its file, or sample a new one. Return (True if it is new and not yet written, round)."""
@@ -218,20 +374,6 @@ class IteratedDPO(PreferenceAlgorithm):
         beta = self.run.config.algorithm.beta
         if beta and self.monitor.factor != 1:
             self.settings = replace(self.settings, beta=beta * self.monitor.factor)
-
-    def _log_round(self, current: Round, staleness: float, monitor_metrics: dict[str, float]) -> None:
-        index = current.index
-        self.staleness = [*self.staleness[: index - 1], staleness]
-        if self.logged_round >= index:  # a run resumed inside the round has already logged this row
-            return
-        self.run.log(
-            (index - 1) * self.round_steps,
-            round=index,
-            staleness=staleness,
-            buffer_pairs=len(self.table.pairs),
-            **current.metrics,
-            **monitor_metrics,
-        )
 
     def _draw_corpus_pairs(self, index: int, sampled_pairs: int) -> list[PairRows]:
         """Sample the corpus pairs that are added to a buffer of `sampled_pairs` pairs, anew in each round."""

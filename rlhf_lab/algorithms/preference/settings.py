@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
+from rlhf_lab.algorithms.pair_selection.settings import PairSettings
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
@@ -15,11 +15,10 @@ from rlhf_lab.core.ranges import BySize, Ge, Gt, Le, Lt
 from rlhf_lab.training.settings import (
     SMALL,
     SOUP,
+    PolicySettings,
     StageSettings,
     TrainingSettings,
     only_after_rounds,
-    policy_and_reference,
-    soup_vocabulary,
     unjudged_steps,
 )
 from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
@@ -61,7 +60,7 @@ TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 
 
 @dataclass(frozen=True)
-class PreferenceSettings(TrainingSettings):
+class PreferenceSettings(PolicySettings):
     """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and related losses).
 
     The meaning of `beta` depends on the loss. If `beta` is not set, `ipo`, `kto`, `simpo`, `orpo` and `inpo` use
@@ -114,12 +113,6 @@ class PreferenceSettings(TrainingSettings):
             adapted["beta"] = beta
         return adapted
 
-    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        return policy_and_reference(adapter=adapter)
-
-    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
-        return soup_vocabulary(config)
-
     def uses_row(self, pair: Pair) -> bool:
         return True  # pairs of steps, too
 
@@ -153,30 +146,22 @@ class PreferenceSettings(TrainingSettings):
 
     def _unread_settings(self) -> tuple[Rule, ...]:
         """Return (condition, message) for every loss-specific setting that is set: the loss has to read the setting."""
-        names = dict.fromkeys(name for loss_settings in LOSS_SETTINGS.values() for name in loss_settings)
         rules = []
-        for name in names:
+        for name in dict.fromkeys(name for loss_settings in LOSS_SETTINGS.values() for name in loss_settings):
             value = getattr(self, name, None)  # one-pass DPO has no `reference_share`
-            if value is None:
-                continue
-            losses = [loss for loss, names_read in LOSS_SETTINGS.items() if name in names_read]
-            readers = ", ".join(f"loss={loss}" for loss in losses)
-            message = f"{name}={value} is not read by loss={self.loss}; it belongs to {readers}"
-            rules.append((name in LOSS_SETTINGS[self.loss], message))
+            if value is not None:
+                readers = ", ".join(f"loss={loss}" for loss, names in LOSS_SETTINGS.items() if name in names)
+                message = f"{name}={value} is not read by loss={self.loss}; it belongs to {readers}"
+                rules.append((name in LOSS_SETTINGS[self.loss], message))
         return tuple(rules)
 
 
 @register("algorithm", "dpo")
 @dataclass(frozen=True)
-class DPO(PreferenceSettings):
+class DPO(PreferenceSettings, PairSettings):
     """One pass over the corpus pairs. The policy starts from `needs.policy`, which is also the reference.
 
     With `needs.soup` the reference is the mean of the weights of both policies (arXiv:2411.01798).
-
-    Args:
-        max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
-            all.
-        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
     # only evaluations read the late roles
@@ -192,17 +177,8 @@ class DPO(PreferenceSettings):
     evidence = replace(PreferenceSettings.evidence, loss_falls=True, answer="against_reference")
     by_size = replace(
         PreferenceSettings.by_size,
-        small_scale={
-            **SMALL,
-            "optimizer": "adamw",
-            "lr": 1e-4,
-            "epochs": 0.5,
-            "batch_size": 32,
-            "beta": 0.3,
-        },
+        small_scale={**SMALL, "optimizer": "adamw", "lr": 1e-4, "epochs": 0.5, "batch_size": 32, "beta": 0.3},
     )
-    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
-    selection: Selection = field(default_factory=Selection)
 
     @property
     def trl_trainer(self) -> str:
@@ -223,11 +199,11 @@ class DPO(PreferenceSettings):
 
     def rules(self) -> tuple[Rule, ...]:
         rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
-        return (
-            *super().rules(),
-            (self.loss != "inpo", rounds_only),
-            *selection_rules(self.selection, beta=self.loss in ("sigmoid", "robust")),
-        )
+        return (*super().rules(), (self.loss != "inpo", rounds_only))
+
+    @property
+    def has_dpo_optimum(self) -> bool:
+        return self.loss in ("sigmoid", "robust")
 
 
 @register("algorithm", "step_pairs")
@@ -318,13 +294,7 @@ class IterativeDPO(PreferenceSettings):
     evidence = replace(PreferenceSettings.evidence, baseline_policy="one-pass DPO", answer="against_one_pass")
     by_size = replace(
         PreferenceSettings.by_size,
-        small_scale={
-            **SMALL,
-            "optimizer": "adamw",
-            "lr": 5e-5,
-            "batch_size": 32,
-            "beta": 0.3,
-        },
+        small_scale={**SMALL, "optimizer": "adamw", "lr": 5e-5, "batch_size": 32, "beta": 0.3},
         smoke={"rounds": 2, "prompts_per_round": 96},
         smoke_real={**TrainingSettings.by_size.smoke_real, "prompts_per_round": 2},
     )

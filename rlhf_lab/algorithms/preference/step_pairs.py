@@ -48,11 +48,8 @@ class StepPairMaking:
         wrong = self._labelled([solution for solution in sampled if not solution.correct])
         located = [first_wrong(solution.labels) for solution in wrong]
         with_error = [(solution, step) for solution, step in zip(wrong, located, strict=True) if step != NO_ERROR]
-        rejected: list[Row] = [
-            {"prompt": solution.prompt, "response": solution.response, "problem": ALL_RIGHT}
-            for solution, step in zip(wrong, located, strict=True)
-            if step == NO_ERROR
-        ]
+        without = [solution for solution, step in zip(wrong, located, strict=True) if step == NO_ERROR]
+        rejected: list[Row] = [{"prompt": s.prompt, "response": s.response, "problem": ALL_RIGHT} for s in without]
         rows: list[Row] = []
         seen: set[tuple[str, str, str]] = set()
         for (solution, step), right in zip(with_error, self._right_solutions(with_error), strict=True):
@@ -116,11 +113,8 @@ class StepPairMaking:
         return found
 
     def _write(self, rows: Sequence[Row], rejected: Sequence[Row]) -> None:
-        about = {
-            "data": self.run.data.fingerprint,
-            "upstream": {role: self.run.config.needs[role] for role in self.run.needs},
-            "labels": self.labels,
-        }
+        upstream = {role: self.run.config.needs[role] for role in self.run.needs}
+        about = {"data": self.run.data.fingerprint, "upstream": upstream, "labels": self.labels}
         write_generated(self.run.directory, "pairs", rows, rejected, about)
 
     def _label_agreement(self, rows: Sequence[Row]) -> Row:
@@ -134,10 +128,10 @@ class StepPairMaking:
         prompts = [row["prompt"] for row in rows]
         right = oracle.step_labels(prompts, [row["chosen"] for row in rows])
         wrong = oracle.step_labels(prompts, [row["rejected"] for row in rows])
-        agrees = []
-        for row, chosen, rejected in zip(rows, right, wrong, strict=True):
-            step = row["step"]
-            agrees.append(float(all(chosen[: step + 1]) and first_wrong(rejected) == step))
+        agrees = [
+            float(all(chosen[: row["step"] + 1]) and first_wrong(rejected) == row["step"])
+            for row, chosen, rejected in zip(rows, right, wrong, strict=True)
+        ]
         return {"made/label_agreement": clustered_rate(np.array(agrees), np.array(prompts))}
 
 

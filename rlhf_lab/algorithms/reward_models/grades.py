@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlhf_lab.algorithms.pair_selection.margins import corpus_mark
+from rlhf_lab.algorithms.pair_selection.selection import corpus_mark
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import FloatArray, Pair, Rubric
@@ -38,18 +38,11 @@ class StoredGrades:
 
     def graded(self, pairs: Sequence[Pair]) -> list[Pair]:
         """Return the pairs whose responses both have grades."""
-        graded = []
-        for pair in pairs:
-            responses = [(pair.prompt, getattr(pair, side)) for side in SIDES]
-            if all(response in self.by_response for response in responses):
-                graded.append(pair)
-        return graded
+        return [p for p in pairs if all((p.prompt, getattr(p, side)) in self.by_response for side in SIDES)]
 
     def of(self, pairs: Sequence[Pair]) -> FloatArray:
         """Return the grades of the chosen and of the rejected responses, (2, N, attributes)."""
-        rows = []
-        for side in SIDES:
-            rows.append([self.by_response[pair.prompt, getattr(pair, side)] for pair in pairs])
+        rows = [[self.by_response[pair.prompt, getattr(pair, side)] for pair in pairs] for side in SIDES]
         return np.array(rows, dtype=np.float64).reshape(2, len(pairs), len(self.rubric.attributes))
 
 
@@ -64,8 +57,7 @@ def read_grades(run: Run) -> StoredGrades:
             f"needs.grades={directory} has grades of other pairs, not of the {len(run.corpus.train)} training pairs of "
             f"data={run.corpus.name}: texts, labels or order differ; grade these pairs, e.g. needs.grades=grade_pairs"
         )
-    about = found["rubric"]
-    rubric = Rubric(tuple(about["attributes"]), about["low"], about["high"])
+    rubric = Rubric(tuple(found["rubric"]["attributes"]), found["rubric"]["low"], found["rubric"]["high"])
     # Rows without grades (refused, truncated, invalid) are omitted.
     by_response = {
         (row["prompt"], row["response"]): tuple(float(row[name]) for name in rubric.attributes)

@@ -1,14 +1,16 @@
 """Bradley-Terry reward model: backbone of the SFT policy, a bias-free scalar head on the last real token.
 
 Its audit is part of the result: accuracy compared with the rule "the longer response wins", accuracy on pairs in which
-the longer response wins or loses, the score change when generic filler is appended, and agreement with gold if known.
-Ensembles are in `reward_members.py`, the loss of a step in `reward_pairs.py`.
+the longer response wins or loses, the score change when generic filler is appended, agreement with gold if known, and
+how often the attempt of an agent with the highest score is correct (`needs.attempts`).
+Ensembles and the loss of a step are in `reward_members.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +19,23 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
-from rlhf_lab.algorithms.reward_models.attempt_audit import audit_attempts
 from rlhf_lab.algorithms.reward_models.reward_members import (
+    PairMicro,
+    add_step_statistics,
     average_weights,
     build_members,
     build_scorers,
-    plan_members,
-    save_members,
-)
-from rlhf_lab.algorithms.reward_models.reward_pairs import (
-    PairMicro,
-    add_step_statistics,
     confidence_rows,
     make_batch,
     pair_loss,
+    plan_members,
+    save_members,
 )
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, Pair, TextReward
-from rlhf_lab.data.generated import read_attempts
+from rlhf_lab.data.generated import Attempts, read_attempts
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
 from rlhf_lab.evaluations.attack.card import read_exploits
 from rlhf_lab.evaluations.reward_audit import (
@@ -55,6 +54,8 @@ from rlhf_lab.rewards.learned.bt import BTReward
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.association import pooled_products
+from rlhf_lab.statistics.best_of_n import choice_probabilities
+from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
 from rlhf_lab.statistics.steps import auroc
 from rlhf_lab.training.batching import micro_batches
@@ -62,6 +63,62 @@ from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.optim import TrainedPart
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
+
+
+def audit_attempts(reward: TextReward, tasks: Sequence[Attempts]) -> dict[str, Any]:
+    """Return agent accuracy, its bounds, and the ranking of attempts at the same task, clustered by task.
+
+    Definitions: metrics.py. Comparisons of correct with wrong attempts are omitted if no task has both.
+    """
+    prompts = [task.prompt for task in tasks for _ in task.replies]
+    replies = [response for task in tasks for response in task.replies]
+    score_N = reward(prompts, replies).total_N
+    correct_N = np.array([correct for task in tasks for correct in task.correct], dtype=np.float64)
+    # Attempts of all tasks are scored together, so each task is a range of rows.
+    ends = np.cumsum([0, *(len(task.replies) for task in tasks)])
+    rows_of_tasks = [np.arange(start, end) for start, end in pairwise(ends)]
+    task_numbers = np.arange(len(tasks))
+
+    def over_tasks(value: Callable[[np.ndarray], float]) -> Any:
+        return clustered_mean([value(rows) for rows in rows_of_tasks], task_numbers)
+
+    # The highest brevity is the shortest attempt.
+    brevity_N = -words(replies)
+    metrics = {
+        "agent_accuracy": over_tasks(lambda rows: chosen(score_N[rows], correct_N[rows])),
+        "agent_accuracy/one": over_tasks(lambda rows: float(correct_N[rows].mean())),
+        "agent_accuracy/any": over_tasks(lambda rows: float(correct_N[rows].max())),
+        "agent_accuracy/shortest": over_tasks(lambda rows: chosen(brevity_N[rows], correct_N[rows])),
+        "attempts/tasks": len(tasks),
+    }
+    wins, of_task = rank_within_tasks(score_N, correct_N, rows_of_tasks)
+    if wins.size:
+        metrics["accuracy/attempts"] = clustered_mean(wins, of_task)
+        cluster_N = np.repeat(task_numbers, [len(task.replies) for task in tasks])
+        metrics["auroc/attempts"] = auroc(score_N, correct_N > 0, cluster_N)
+    return metrics
+
+
+def chosen(score_N: FloatArray, correct_N: FloatArray) -> float:
+    """Return the expected correctness of the attempt with the highest score; ties are broken uniformly at random."""
+    return float(choice_probabilities(score_N, len(score_N)) @ correct_N)
+
+
+def rank_within_tasks(
+    score_N: FloatArray, correct_N: FloatArray, rows_of_tasks: Sequence[np.ndarray]
+) -> tuple[FloatArray, np.ndarray]:
+    """Return (outcomes, task indices) of all pairs of a correct and a wrong attempt at the same task.
+
+    The outcome is 1 if the correct attempt scores higher, ½ if both scores are equal, else 0.
+    """
+    outcomes = [np.zeros(0)]  # of no task, because concatenate needs an array
+    for rows in rows_of_tasks:
+        right = score_N[rows][correct_N[rows] > 0]
+        wrong = score_N[rows][correct_N[rows] == 0]
+        outcomes.append(win_or_tie(right[:, None] - wrong).ravel())
+    sizes = [wins.size for wins in outcomes[1:]]
+    return np.concatenate(outcomes), np.repeat(np.arange(len(sizes)), sizes)
+
 
 PRIMARY = (
     "accuracy",
@@ -75,21 +132,6 @@ PRIMARY = (
 )
 
 
-def with_room_for(settings: RewardModel, exploits: int) -> RewardModel:
-    """Return the settings with `max_pairs` lowered by `exploits`, the number of training pairs from `needs.exploits`.
-
-    Raise ConfigError if no corpus pair would be left.
-    """
-    if not (settings.max_pairs and exploits):
-        return settings
-    if exploits >= settings.max_pairs:
-        raise ConfigError(
-            f"algorithm.max_pairs={settings.max_pairs} leaves no corpus pair beside the {exploits} pairs of "
-            "needs.exploits; raise it, or attack with fewer evaluation.prompts"
-        )
-    return replace(settings, max_pairs=settings.max_pairs - exploits)
-
-
 class RewardModelling(Algorithm):
     """Bradley-Terry training on corpus pairs and, if an annotator exists, on labelled pairs of policy responses."""
 
@@ -101,7 +143,15 @@ class RewardModelling(Algorithm):
         self.encoder = self.responses.encoder
         self.max_length = settings.max_length
         exploits = read_exploits(Path(run.needs["exploits"])) if "exploits" in run.needs else []
-        self.selected = with_room_for(settings, len(exploits))
+        self.selected = settings
+        if settings.max_pairs and exploits:
+            corpus_pairs = settings.max_pairs - len(exploits)
+            if corpus_pairs <= 0:
+                raise ConfigError(
+                    f"algorithm.max_pairs={settings.max_pairs} leaves no corpus pair beside the {len(exploits)} pairs "
+                    "of needs.exploits; raise it, or attack with fewer evaluation.prompts"
+                )
+            self.selected = replace(settings, max_pairs=corpus_pairs)
         pairs = training_pairs(self.selected, run)
         self.corpus_pairs = len(pairs)
         self.exploit_pairs = len(exploits)
@@ -134,10 +184,8 @@ class RewardModelling(Algorithm):
         return {name: TrainedPart(model, self.settings.lr, muon) for name, model in named_models}
 
     def collect(self, step: int) -> StepBatch:
-        micros = []
-        for m, plan in enumerate(self.plans):
-            micros += self._make_micro_batches(m, plan[step], step)
-        return StepBatch(micros, units=len(self.steps[step]))
+        passes = [self._make_micro_batches(m, plan[step], step) for m, plan in enumerate(self.plans)]
+        return StepBatch([*chain.from_iterable(passes)], units=len(self.steps[step]))
 
     def _make_micro_batches(self, m: int, indices: Sequence[int], step: int) -> list[PairMicro]:
         """Return the forward passes of model m over its pairs of a step.
@@ -150,11 +198,8 @@ class RewardModelling(Algorithm):
         # only `member_fraction` of its pairs, on average.
         heads = len(members) * settings.member_fraction if settings.shared_trunk else 1.0
         weight = len(self.steps[step]) / len(indices) / heads
-        rows_per_pair = 6 if settings.confidence_weight else 2
-        # −(−a // b) rounds up, because 0 means "not split"
-        max_pair_tokens = -(-settings.micro_batch_tokens // rows_per_pair)
         micros = []
-        for split in micro_batches(indices, self.lengths, max_pair_tokens):
+        for split in micro_batches(indices, self.lengths, settings.micro_batch_tokens, settings.rows_per_unit):
             pairs = [self.rows[i] for i in split]
             stated = [self._confidence_rows(i, step) for i in split] if settings.confidence_weight else None
             weight_KB = torch.stack([member.in_bootstrap_N[split] for member in members]) * weight
@@ -250,11 +295,10 @@ class RewardModelling(Algorithm):
         prompts, clusters = [pair.prompt for pair in pairs], prompt_ids(pairs)
         gains = {}
         for side in ("chosen", "rejected"):
-            responses = [getattr(pair, side) for pair in pairs]
-            sure = [f"{response} {self.settings.sure[0]}" for response in responses]
-            unsure = [f"{response} {self.settings.unsure[0]}" for response in responses]
-            sure_N = reward(prompts, sure).total_N
-            unsure_N = reward(prompts, unsure).total_N
+            sure_N, unsure_N = (
+                reward(prompts, [f"{getattr(pair, side)} {sentence}" for pair in pairs]).total_N
+                for sentence in (self.settings.sure[0], self.settings.unsure[0])
+            )
             gains[f"confidence_gain/{side}"] = clustered_mean(sure_N - unsure_N, clusters)
         return gains
 

@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
-from rlhf_lab.algorithms.reward_models.grades import read_grades
+from rlhf_lab.algorithms.reward_models.grades import SIDES, read_grades
+from rlhf_lab.algorithms.reward_models.reward_members import SCORING_TOKENS
 from rlhf_lab.algorithms.reward_models.settings import RubricRM
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, GradingOracle, Pair, Rubric
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, audit_pairs, filler_shift, prompt_ids
-from rlhf_lab.losses.rubric import squared_error
+from rlhf_lab.losses.reward_model import squared_error
 from rlhf_lab.models.build import load_reward_model, reward_outputs
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import trainable
@@ -37,9 +38,6 @@ from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
-BATCH_TOKENS = 16384
-"""Padded tokens per forward pass of an audit."""
-SIDES = ("chosen", "rejected")
 JUDGE = 0
 """Seed of the simulated judge that grades the data. It is the same in all runs, like the labels of a corpus."""
 
@@ -143,10 +141,8 @@ class RubricModelling(Algorithm):
         return (fractions @ self.weights_A)[..., None]
 
     def collect(self, step: int) -> StepBatch:
-        # A pair has two rows, so the budget is halved. Rounded up because 0 means "not split", and 1 must not become 0.
-        max_pair_tokens = (self.settings.micro_batch_tokens + 1) // 2
         micro = []
-        for split in micro_batches(self.steps[step], self.lengths, max_pair_tokens):
+        for split in micro_batches(self.steps[step], self.lengths, self.settings.micro_batch_tokens, rows=2):
             targets_BA = to_device(self.targets_2NA[:, split].flatten(0, 1), self.run.device)
             batch = pair_batch([self.rows[i] for i in split], self.run.device)
             micro.append((batch, targets_BA))
@@ -236,7 +232,7 @@ class RubricModelling(Algorithm):
         if self.settings.target == "attributes":
             scale = replace(scale, attributes=self.rubric.attributes, weights=tuple(self.weights_A.tolist()))
         encoder = self.encoder.uncounted()  # responses of an audit do not count as training data
-        return Scorer(self.model, encoder, scale, self.run.device, BATCH_TOKENS)
+        return Scorer(self.model, encoder, scale, self.run.device, SCORING_TOKENS)
 
 
 def build(settings: RubricRM, run: Run) -> RubricModelling:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
+from rlhf_lab.algorithms.pair_selection.settings import PairSettings
 from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
-from rlhf_lab.training.settings import SMALL_REWARD_MODEL, TrainingSettings, unjudged_steps
-from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Resources, RewardUse
+from rlhf_lab.core.ranges import BySize, Finite, Ge, Gt, Le, Lt, NotEmpty
+from rlhf_lab.training.settings import SMALL_REWARD_MODEL, StageSettings, TrainingSettings, unjudged_steps
+from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs, Resources, RewardUse
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
     from rlhf_lab.training.run_settings import Evaluation
+
 
 OTHER_POLICIES = tuple(f"policy_{k}" for k in range(1, 10))
 """Roles of the policies from which further members of an ensemble start."""
@@ -143,7 +144,7 @@ class ProcessModel(StepSettings):
 
 @register("algorithm", "reward_model")
 @dataclass(frozen=True)
-class RewardModel(TrainingSettings):
+class RewardModel(PairSettings):
     """Bradley-Terry reward model: −log σ(r_chosen − r_rejected − margin), a scalar head on the last real token.
 
     It starts from the SFT policy (`needs.policy`). Member k of an ensemble starts from `needs.policy_<k>` if it is set
@@ -178,7 +179,6 @@ class RewardModel(TrainingSettings):
         sure, unsure: sentences that state high and low confidence. Each pair gets a random one of each.
         max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
             all. Pairs of `needs.exploits` take the place of corpus pairs, so that both together are at most this many.
-        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
@@ -214,9 +214,6 @@ class RewardModel(TrainingSettings):
     confidence_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     sure: Annotated[tuple[str, ...], NotEmpty()] = tuple(f"Confidence: {n}." for n in (8, 9, 10))
     unsure: Annotated[tuple[str, ...], NotEmpty()] = tuple(f"Confidence: {n}." for n in (0, 1, 2))
-    # Training pairs.
-    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
-    selection: Selection = field(default_factory=Selection)
 
     # Members share token rows, so the policies that they start from need the same vocabulary.
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
@@ -255,13 +252,12 @@ class RewardModel(TrainingSettings):
                 self.head_noise > 0 or not (self.length_head or self.shared_trunk),
                 "head_noise=0: equal initial heads on one trunk stay equal; use a value above 0",
             ),
-            *selection_rules(self.selection, beta=False),
         )
 
 
 @register("algorithm", "rubric_rm")
 @dataclass(frozen=True)
-class RubricRM(TrainingSettings):
+class RubricRM(PairSettings):
     """Rubric reward model: predicts grades of single responses by least squares, with a head on the last real token.
 
     It starts from the SFT policy (`needs.policy`) and trains on both responses of each pair and on responses of the
@@ -278,9 +274,6 @@ class RubricRM(TrainingSettings):
             .8 correctness, .45 coherence, .55 complexity, −.4 verbosity.
         on_policy_fraction: fraction of the training pairs that are sampled from `needs.policy` and graded by the data's
             judge. Data without a judge uses only the corpus, and the run notes it.
-        max_pairs: maximum number of corpus pairs, a random subset; smaller subsets are contained in larger ones. 0 is
-            all.
-        selection: selection of the training pairs among them; margins come from `needs.margins`.
     """
 
     requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
@@ -296,8 +289,6 @@ class RubricRM(TrainingSettings):
     target: Literal["scalar", "attributes"] = "scalar"
     weights: dict[str, Annotated[float, Finite()]] | None = None
     on_policy_fraction: Annotated[float, Ge(0), Lt(1)] = 0.25
-    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
-    selection: Selection = field(default_factory=Selection)
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return [ModelCopies("rubric model", outputs=1, trained=True), ModelCopies("policy (samples)")]
@@ -324,5 +315,75 @@ class RubricRM(TrainingSettings):
                 self.weights is None or any(self.weights.values()),
                 f"weights={self.weights} are all 0; set one, or use null for equal weights",
             ),
-            *selection_rules(self.selection, beta=False),
+        )
+
+
+@register("algorithm", "criteria_reward")
+@dataclass(frozen=True)
+class CriteriaRewardSettings(StageSettings):
+    """A reward of named criteria for `reward=design`: the parts of a reward design that need no language model.
+
+    The criteria are those of the data's domain (`rewards/criteria/sets.py`), standardised on training responses. A
+    criterion is validated on labelled pairs: by Spearman's ρ between its difference (first minus second response) and
+    the winner of the pair (1 if the first response was preferred, else 0).
+
+    Args:
+        design: `hand` uses weights set by a person. `calibrated` keeps those whose criterion is validated with the sign
+            of its weight, and multiplies by the slope that maps a difference of grades to the log-odds of the labels.
+            `fitted` fits Bradley-Terry weights of the criteria that are validated with either sign.
+        pairs_from: responses of the training pairs: those of the `corpus`, or samples of `policy` (`needs.policy`),
+            labelled by the annotator of a simulated world.
+        labels: `annotator` keeps the labels. `gold` replaces them by the order of the true reward, which a reward
+            cannot have in practice. Together with `pairs_from` it shows at which step a design loses gold reward.
+        max_pairs: maximum number n of training pairs, from the start of the corpus. 0 is all.
+        validation_pairs: number of these, from the start, on which `calibrated` and `fitted` validate.
+        min_agreement: minimum ρ of a criterion that is kept.
+        precision: 1/variance of the zero-mean prior on fitted weights.
+        heldout_pairs: maximum number of held-out pairs, from the start.
+    """
+
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
+    inputs = Inputs(sections=("model", "rollout"), optional=("policy",))
+    outputs = Outputs(model=False)
+    resources = Resources(distributed=False)
+    evidence = Evidence(compares_policies=False, chance_metric="accuracy", answer="pair_ranking")
+    by_size = BySize(smoke={"max_pairs": 200, "heldout_pairs": 60}, smoke_real={"max_pairs": 16, "heldout_pairs": 8})
+    design: Literal["hand", "calibrated", "fitted"] = "fitted"
+    pairs_from: Literal["corpus", "policy"] = "corpus"
+    labels: Literal["annotator", "gold"] = "annotator"
+    max_pairs: Annotated[int, Ge(0, hint="0 is all")] = 0
+    validation_pairs: Annotated[int, Ge(2)] = 200
+    min_agreement: Annotated[float, Ge(0), Lt(1)] = 0.10
+    precision: Annotated[float, Ge(0)] = 0.1
+    heldout_pairs: Annotated[int, Ge(2)] = 1000
+
+    def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
+        return [ModelCopies("policy", role="policy")] if self.pairs_from == "policy" else []
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(self.max_pairs, 2)] if self.pairs_from == "policy" else []
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = []
+        has_policy = bool(config.needs.get("policy"))
+        if self.pairs_from == "policy" and not has_policy:
+            problems.append("algorithm.pairs_from=policy samples from needs.policy; set it, e.g. +needs.policy=sft")
+        if self.pairs_from == "corpus" and has_policy:
+            problems.append("needs.policy is used only by algorithm.pairs_from=policy; remove it")
+        return problems
+
+    @property
+    def requirements(self) -> Requirements:
+        text = (Capability.TEXT,) if self.pairs_from == "policy" else ()
+        # New responses are labelled by the annotator of a world, which also knows the true reward.
+        needs_world = self.pairs_from == "policy" or self.labels == "gold"
+        return (*super().requirements, *text, *((Capability.TRUE_REWARD,) if needs_world else ()))
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                self.pairs_from == "corpus" or self.max_pairs > 0,
+                "algorithm.pairs_from=policy needs the number of pairs to sample; set algorithm.max_pairs, e.g. 1600",
+            ),
         )

@@ -16,7 +16,7 @@ from rlhf_lab.algorithms.reward_models.settings import OutcomeModel, ProcessMode
 from rlhf_lab.core.errors import ArtifactError, DataError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.environments.maths.chains import StepOracle, step_lines
-from rlhf_lab.losses.process import step_loss
+from rlhf_lab.losses.reward_model import step_loss
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import trainable
@@ -92,8 +92,7 @@ class StepRewardModelling(Algorithm):
             else:
                 labels = [solution.correct]
                 columns = [row.last]
-            # A row may be truncated before its first step.
-            if columns:
+            if columns:  # a row may be truncated before its first step
                 self.rows.append(row)
                 self.columns.append(columns)
                 self.labels.append(labels)
@@ -122,9 +121,8 @@ class StepRewardModelling(Algorithm):
     def _make_micro_batch(self, indices: list[int]) -> StepMicroBatch:
         device = self.run.device
         batch = TokenBatch.from_rows([self.rows[i].row for i in indices], device)
-        row_N, column_N = step_positions([self.columns[i] for i in indices], device)
-        label_N = to_device([label for i in indices for label in self.labels[i]], device)
-        return StepMicroBatch(batch, row_N, column_N, label_N)
+        positions = step_positions([self.columns[i] for i in indices], device)
+        return StepMicroBatch(batch, *positions, to_device([x for i in indices for x in self.labels[i]], device))
 
     def loss(self, micro: StepMicroBatch) -> LossOutput:
         logits_N = step_logits(self.model, micro.batch)[micro.row_N, micro.column_N]

@@ -6,7 +6,6 @@ right solutions would be found (exploration) and which fraction of the selection
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -15,14 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
+from rlhf_lab.algorithms.supervised.settings import SelfTraining
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.rewards.graph import build_graph
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.statistics.repeated_samples import balance_score
 from rlhf_lab.training.batching import micro_batches, plan_steps
@@ -63,6 +62,12 @@ class ScoredSamples:
             start += len(group)
         return indices
 
+    def accepted_rows(self, threshold: float) -> list[Row]:
+        """Return the token rows of the distinct accepted solutions."""
+        episodes = list(chain.from_iterable(self.groups))
+        indices = chain.from_iterable(self.distinct(self.accepted(threshold)))
+        return [(episodes[i].prompt_ids, episodes[i].token_ids) for i in indices]
+
     def balance(self, threshold: float, target: int) -> float:
         """Return the balance score of the selection at a threshold."""
         selected = self.distinct(self.accepted(threshold))
@@ -93,11 +98,8 @@ class SelfTrainer(Algorithm):
     def __init__(self, settings: SelfTraining, run: Run):
         self.settings, self.run = settings, run
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        reward = build_reward(run)
-        if reward is None:
-            raise ConfigError("needs.reward is not set, but algorithm=self_training accepts by it; set it")
-        self.reward = reward
-        self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, settings.max_length)
+        self.reward = build_graph(run.config.reward, run)
+        self.evaluator = Evaluator(run, self.reference, self.encoder, self.reward, None, settings.max_length)
         self.collector = EpisodeCollector(run, self.encoder)
         self.total_steps = settings.rounds * settings.steps_per_round
         self.round = 0
@@ -146,16 +148,15 @@ class SelfTrainer(Algorithm):
         settings = self.settings
         temperature, threshold = self._choose(index)
         samples = self._sample("self_training/samples", index, settings.prompts_per_round, temperature)
-        rows = self._accepted_rows(samples, threshold)
-        if not rows:
+        self.rows = samples.accepted_rows(threshold)
+        if not self.rows:
             raise DataError(
                 f"round {index}: no solution has a reward of {threshold} or more; lower algorithm.thresholds, or raise "
                 "algorithm.samples_per_prompt"
             )
-        self.rows = rows
         values = {"sampling_temperature": temperature, **samples.metrics(threshold, settings.target)}
         self.history = [*self.history[: index - 1], values]
-        self.run.log((index - 1) * settings.steps_per_round, round=index, rows=len(rows), **values)
+        self.run.log((index - 1) * settings.steps_per_round, round=index, rows=len(self.rows), **values)
         self.round = index
 
     def _choose(self, index: int) -> tuple[float, float]:
@@ -176,22 +177,11 @@ class SelfTrainer(Algorithm):
         generator = torch.Generator().manual_seed(self.run.seed(f"{purpose}/prompts", index))
         chosen = torch.randperm(len(prompts), generator=generator)[:count].tolist()
         tasks = [self.run.corpus.task(prompts[i]) for i in chosen]
-        groups = self.collector.collect(
-            self.model,
-            tasks,
-            self.settings.samples_per_prompt,
-            self.run.seed(purpose, index),
-            temperature=temperature,
-        )
+        count, seed = self.settings.samples_per_prompt, self.run.seed(purpose, index)
+        groups = self.collector.collect(self.model, tasks, count, seed, temperature=temperature)
         episodes = list(chain.from_iterable(groups))
         right_N = self.run.measure_samples(episodes)["correct"] == 1
         return ScoredSamples(groups, self.reward(episodes).total_N, right_N)
-
-    def _accepted_rows(self, samples: ScoredSamples, threshold: float) -> list[Row]:
-        """Return the token rows of the distinct accepted solutions."""
-        episodes: Sequence[Episode] = list(chain.from_iterable(samples.groups))
-        indices = chain.from_iterable(samples.distinct(samples.accepted(threshold)))
-        return [(episodes[i].prompt_ids, episodes[i].token_ids) for i in indices]
 
     def state_dict(self) -> dict[str, Any]:
         # the samples of a round are part of the state, because its first step changes the policy that sampled them

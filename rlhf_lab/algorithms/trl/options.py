@@ -7,8 +7,7 @@ a new setting is in no table.
 
 from __future__ import annotations
 
-from rlhf_lab.algorithms.trl.tables import TRAINERS
-from rlhf_lab.algorithms.trl.translation import Arguments, Trainer
+from rlhf_lab.algorithms.trl.tables import TRAINERS, Arguments, Trainer
 from rlhf_lab.config import matching, registry
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.capabilities import Capability

@@ -1,23 +1,33 @@
 """Engine that computes a training step. The training loop calls it without knowledge of processes.
 
-`Engine` is for a single process; subclasses in the other modules split the work.
+`Engine` is for a single process. Its subclasses split the work: `DataParallel` (DDP), `Sharded` (FSDP2) and `ZeRO`
+(DeepSpeed, zero.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
-from rlhf_lab.core.errors import ArtifactError
-from rlhf_lab.models.sharded import checkpoint_blocks, keep_in_host_memory
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.models.by_block import sample_by_block
+from rlhf_lab.models.logprobs import note_packing
+from rlhf_lab.models.sharded import cast_blocks, checkpoint_blocks, divide, free_gathered, keep_in_host_memory
+from rlhf_lab.models.shared_prompt import forbid_two_passes
+from rlhf_lab.models.skeleton import receive
 from rlhf_lab.training.checkpoint import Saved, load_trained_state, trained_state
 from rlhf_lab.training.loop import Algorithm, LossOutput
 from rlhf_lab.training.optim import Optimizers
 from rlhf_lab.training.run import Run
-from rlhf_lab.training.sharding.settings import Single
+from rlhf_lab.training.sharding.settings import FullySharded, Replicated, Single
 
 
 class Engine:
@@ -124,3 +134,101 @@ def _local_bytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor, or of its rows in this process."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.numel() * local.element_size()
+
+
+class Loss(nn.Module):
+    """An algorithm's loss as a forward pass, because DDP only exchanges gradients of a module's forward pass."""
+
+    def __init__(self, algorithm: Algorithm, parts: dict[str, nn.Module]):
+        super().__init__()
+        self.parts = nn.ModuleDict(parts)
+        self.algorithm = algorithm
+
+    def forward(self, micro: Any) -> LossOutput:
+        return self.algorithm.loss(micro)
+
+
+class DataParallel(Engine):
+    """DDP with one gradient exchange per step if every pass uses every parameter, else one per pass.
+
+    A critic, for example, has passes that do not use the policy. DDP then searches each pass for unused parameters.
+    """
+
+    def prepare(self) -> None:
+        self.has_several_parts = len(self.parts) > 1
+        self.ddp = DistributedDataParallel(
+            Loss(self.algorithm, self.parts),
+            find_unused_parameters=self.has_several_parts,
+            gradient_as_bucket_view=True,
+        )
+        # If gradients were freed after a step, passes without an exchange would allocate new ones next to DDP's
+        # buckets, 4 bytes per parameter. Therefore they stay views of the buckets and are set to 0.
+        self.keeps_gradients = not self.has_several_parts
+
+    def loss(self, micro: Any, *, last: bool) -> LossOutput:
+        exchanges = last or self.has_several_parts
+        with nullcontext() if exchanges else self.ddp.no_sync():
+            return self.ddp(micro)
+
+
+class Sharded(Engine):
+    """FSDP2: parameters, gradients and optimizer state are sharded block by block.
+
+    With `sharding.replicas` above 1 there are several copies of the sharded model (HSDP). In bfloat16, all-gathered
+    parameters and computations are bfloat16. Sharded parameters and optimizer state are float32, and gradients are
+    summed in float32. All processes need the same computation per pass, so each batch is one pass (padded or packed).
+    """
+
+    settings: FullySharded
+
+    def prepare(self) -> None:
+        mesh = self._mesh()
+        dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
+        reshard = self.settings.reshard_after_forward
+        sharded: list[nn.Module] = []
+        for module in self.parts.values():
+            note_packing(module)
+            forbid_two_passes(module)  # stays after `close`, because the module remains sharded in evaluations
+            divide(module, mesh, reshard=reshard, dtype=dtype)
+            sharded.append(module)
+        for model in self.algorithm.frozen_modules():
+            forbid_two_passes(model)
+            if self.settings.reference == "sharded":
+                note_packing(model)
+                divide(model, mesh, reshard=True, reshard_root=True, dtype=dtype)
+                sharded.append(model)
+                continue
+            # Cast like a sharded model, so that policy and reference agree at step 0.
+            if dtype:
+                cast_blocks(model, dtype)
+            if self.settings.reference == "resident":
+                receive(model, self.run.device)
+                model.to(self.run.device)  # moves its buffers
+        if self.settings.sampling == "block":
+            for model in sharded:
+                sample_by_block(model)
+
+    def _mesh(self) -> DeviceMesh:
+        """Return the mesh of all processes: shards, or copies × shards. Raise ConfigError if they do not fit."""
+        device = torch.device(self.run.device).type
+        copies, processes = self.settings.replicas, ranks.world()
+        if processes % copies:
+            raise ConfigError(
+                f"sharding.replicas={copies} does not divide the {processes} processes of this run into equal groups; "
+                f"use sharding.replicas=1, or a divisor of {processes} such as the number of machines"
+            )
+        if copies == 1:
+            return init_device_mesh(device, (processes,))
+        # Ranks of one machine are consecutive, so that with one copy per machine its shards stay on the machine.
+        return init_device_mesh(device, (copies, processes // copies), mesh_dim_names=("replicate", "shard"))
+
+    def reshard(self) -> None:
+        for module in self.parts.values():
+            free_gathered(module)
+
+
+def build(settings: Single, algorithm: Algorithm, run: Run) -> Engine:
+    strategies = {Replicated: DataParallel, FullySharded: Sharded}
+    # one process has nothing to share or shard
+    engine = strategies.get(type(settings), Engine) if ranks.world() > 1 else Engine
+    return engine(settings, algorithm, run)

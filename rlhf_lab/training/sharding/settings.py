@@ -13,11 +13,12 @@ from rlhf_lab.core.ranges import Ge, Gt
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
+ENGINE = "rlhf_lab.training.sharding.engine"
 BUCKET = 2**26
 """Maximum number of elements in DeepSpeed's gradient buffer. A larger parameter is exchanged separately."""
 
 
-@register("sharding", "none")
+@register("sharding", "none", implementation=ENGINE)
 @dataclass(frozen=True)
 class Single(Section):
     """One process and one device.
@@ -46,13 +47,13 @@ class Single(Section):
         return _sharding_problems(config)
 
 
-@register("sharding", "ddp")
+@register("sharding", "ddp", implementation=ENGINE)
 @dataclass(frozen=True)
 class Replicated(Single):
     """Every process has the full model and computes part of each step; gradients are summed (DDP)."""
 
 
-@register("sharding", "fsdp")
+@register("sharding", "fsdp", implementation=ENGINE)
 @dataclass(frozen=True)
 class FullySharded(Single):
     """Parameters, gradients and optimizer state are sharded between the processes, block by block (FSDP2).

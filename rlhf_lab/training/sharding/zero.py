@@ -292,5 +292,4 @@ def quiet() -> Iterator[None]:
 
 
 def build(settings: Zero, algorithm: Algorithm, run: Run) -> Engine:
-    engine = ZeRO if ranks.world() > 1 else Engine  # one process has nothing to shard
-    return engine(settings, algorithm, run)
+    return (ZeRO if ranks.world() > 1 else Engine)(settings, algorithm, run)  # one process has nothing to shard

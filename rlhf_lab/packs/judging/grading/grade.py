@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.algorithms.pair_selection.margins import corpus_mark
-from rlhf_lab.algorithms.pair_selection.rules import random_subset
+from rlhf_lab.algorithms.pair_selection.selection import corpus_mark, random_subset
 from rlhf_lab.algorithms.reward_models.grades import HEADER, ROWS, SIDES
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import append_jsonl, read_rows, truncate, write_json

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_lab.algorithms.preference.rounds import best_and_worst
+from rlhf_lab.algorithms.preference.dpo_iterative import best_and_worst
 from rlhf_lab.core.errors import ConfigError, DataError, LabError, NumericError
 from rlhf_lab.core.files import make_dir, read_json, write_text
 from rlhf_lab.core.media import Audio

@@ -1,14 +1,19 @@
-"""Steps after which `training/loop.py` evaluates the model."""
+"""The training loop: steps after which it evaluates, hooks of earlier versions, and the peak memory of a stage."""
 
+from __future__ import annotations
+
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
-from rlhf_lab.algorithms.supervised.self_training_settings import SelfTraining
+from rlhf_lab.algorithms.supervised.settings import SelfTraining
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.training.loop import Algorithm
+from rlhf_lab.training.peak_memory import peak_gib, reset_peak
 from rlhf_lab.training.settings import TrainingSettings
 
 
@@ -30,3 +35,22 @@ def test_early_evaluations():
 def test_rounds_have_no_early_evaluations(settings):
     with pytest.raises(ConfigError, match="evaluated after every round; leave it out"):
         settings(eval_early=True, eval_every_steps=4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("begin", "start"), ("ended", "finished"), ("due", "evaluation_due"), ("frozen", "frozen_modules")]
+)
+def test_a_hook_of_an_earlier_version_is_refused_with_its_new_name(old, new):
+    with pytest.raises(ConfigError, match=rf"Mine\.{old}\(\) is no longer called; rename it to {new}\(\)"):
+        type("Mine", (Algorithm,), {old: lambda self: None})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the resident set's peak is read from /proc")
+def test_the_peak_starts_anew():
+    block = torch.ones(64 * 2**20)  # 0.25 GiB
+    high = peak_gib()
+    del block
+    reset_peak()
+    low = peak_gib()
+    assert high is not None and low is not None
+    assert low < high - 0.15

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from rlhf_lab.algorithms.reward_models.criteria.settings import CriteriaRewardSettings
+from rlhf_lab.algorithms.reward_models.settings import CriteriaRewardSettings
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
@@ -82,7 +82,6 @@ class CriteriaRewardMaking:
         return hand.with_weights(fitted_C)
 
     def _measure(self, model: CriteriaModel) -> dict[str, Any]:
-        """Return metrics of the reward on held-out pairs."""
         heldout_P2C = measure_pairs(self.criteria, self.heldout)
         margin_P = model(heldout_P2C[:, 0]) - model(heldout_P2C[:, 1])
         log_loss_P = np.logaddexp(0.0, -margin_P)
@@ -96,19 +95,9 @@ class CriteriaRewardMaking:
 
 
 def in_gold_order(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs with the response of higher gold reward as the chosen one, without ties.
-
-    Args:
-        pairs: pairs with `gold_chosen` and `gold_rejected` in their meta.
-    """
-    ordered = []
-    for pair in pairs:
-        difference = pair.meta["gold_chosen"] - pair.meta["gold_rejected"]
-        if difference > 0:
-            ordered.append(pair)
-        elif difference < 0:
-            ordered.append(Pair(pair.prompt, pair.rejected, pair.chosen))
-    return ordered
+    """Return the pairs (with gold in their meta) with the response of higher gold as the chosen one, without ties."""
+    gaps = [(pair, pair.meta["gold_chosen"] - pair.meta["gold_rejected"]) for pair in pairs]
+    return [pair if gap > 0 else Pair(pair.prompt, pair.rejected, pair.chosen) for pair, gap in gaps if gap]
 
 
 def measure_pairs(criteria: CriteriaSet, pairs: Sequence[Pair]) -> FloatArray:
