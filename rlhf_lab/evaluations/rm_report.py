@@ -211,10 +211,7 @@ def filler_report(
     """
     shifts = filler_shifts(reward, prompts, responses, scores_N)
     slope_N = filler_slopes(shifts)
-    metrics = {
-        "filler_shift": clustered_mean(shifts["two"], prompts),
-        "filler_slope": clustered_mean(slope_N, prompts),
-    }
+    metrics = {"filler_shift": clustered_mean(shifts["two"], prompts), "filler_slope": clustered_mean(slope_N, prompts)}
     if oracle is None:
         return metrics
 

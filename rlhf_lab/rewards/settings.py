@@ -75,10 +75,7 @@ class RewardGraph(Section):
             (not reserved, f"terms: {', '.join(reserved)} is the name of another node; rename the term"),
             (not unknown, f"weights: {', '.join(unknown)} is not one of the terms {', '.join(self.terms)}"),
             (self.weights is None or weighed, f"aggregate={self.aggregate} does not use weights; remove weights"),
-            (
-                not (self.terms and weighed) or any(self.weighting.values()),
-                "weights are all 0; give one term a weight",
-            ),
+            (not (self.terms and weighed) or any(self.weighting.values()), "weights are all 0; give one term a weight"),
             (self.aggregate != "mean" or total != 0, f"aggregate=mean divides by the sum of weights, {total}"),
             (self.aggregate != "uwo" or len(self.terms) > 1, "aggregate=uwo needs two terms or more"),
             (

@@ -280,12 +280,7 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         key_pairs = pairs(config.num_key_value_heads * head_dim)
         q = LinearSource(attn.q_proj, query_scale, query_pairs)
         k = LinearSource(attn.k_proj, order=key_pairs)
-        return reader.projection(
-            q,
-            k,
-            LinearSource(attn.v_proj),
-            norm_d=after_norm(block.input_layernorm),
-        )
+        return reader.projection(q, k, LinearSource(attn.v_proj), norm_d=after_norm(block.input_layernorm))
 
     def head_norm_weights(attn: Any) -> Tensor | None:
         if not has_head_norms:
@@ -343,13 +338,7 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     def read_norm(module: nn.LayerNorm) -> Activation:
         weight = module.weight.detach().float()
         bias = module.bias.detach().float()
-        return partial(
-            F.layer_norm,
-            normalized_shape=(hidden,),
-            weight=weight,
-            bias=bias,
-            eps=module.eps,
-        )
+        return partial(F.layer_norm, normalized_shape=(hidden,), weight=weight, bias=bias, eps=module.eps)
 
     def read_qkv(attention: Any) -> Projection:
         scale_D = torch.ones(3 * hidden, device=model.device)

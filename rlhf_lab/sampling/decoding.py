@@ -51,13 +51,7 @@ class BatchCapacity:
     tokens: int
 
     @classmethod
-    def of_groups(
-        cls,
-        rows: int,
-        group: int,
-        slots: int,
-        width: int,
-    ) -> BatchCapacity:
+    def of_groups(cls, rows: int, group: int, slots: int, width: int) -> BatchCapacity:
         """Return the capacity for at most `rows` rows: complete groups that share a prompt, or a part of one group."""
         groups = rows // group
         if groups:
@@ -136,13 +130,7 @@ class Decoding:
                     steps = 0
                     # The true step cost is only known once a cache exists; this one minimises copies of prompts.
                     unknown_cost = StepCost(step=0, row=1, prompt=1)
-                    _, first_row_groups = arrange(
-                        [],
-                        self.waiting,
-                        self.group,
-                        capacity,
-                        unknown_cost,
-                    )
+                    _, first_row_groups = arrange([], self.waiting, self.group, capacity, unknown_cost)
                     self._admit(first_row_groups)
                 token_R, logp_R = draw(self.logits_RV, self.turns.noise(), self.temperature, self.truncation)
                 token_R, live_R = self.turns.take(token_R, logp_R)
@@ -192,11 +180,7 @@ class Decoding:
         return token_R, joined_rows
 
     def _joining_pays(
-        self,
-        kept: list[list[int]],
-        joined_rows: list[list[int]],
-        capacity: BatchCapacity,
-        cost: StepCost,
+        self, kept: list[list[int]], joined_rows: list[list[int]], capacity: BatchCapacity, cost: StepCost
     ) -> bool:
         """Return True if admitting rows now saves more than it costs, in tokens of KV cache that are read.
 
@@ -276,11 +260,7 @@ class Decoding:
 
 
 def arrange(
-    live_row_groups: list[list[int]],
-    waiting: Sequence[int],
-    group: int,
-    capacity: BatchCapacity,
-    cost: StepCost,
+    live_row_groups: list[list[int]], waiting: Sequence[int], group: int, capacity: BatchCapacity, cost: StepCost
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return row groups of equal size: (groups of live rows, groups of rows that join).
 

@@ -91,25 +91,10 @@ class EpisodeCollector:
             openings: token ids with which the first turn of each task's episodes starts. They are read, not sampled,
                 and count as tokens of the turn.
         """
-        collection = self._start(
-            self._sample_now,
-            model,
-            tasks,
-            group,
-            seed,
-            temperature,
-            prompts,
-            openings,
-        )
+        collection = self._start(self._sample_now, model, tasks, group, seed, temperature, prompts, openings)
         return collection.episodes()
 
-    def submit(
-        self,
-        model: nn.Module,
-        tasks: Sequence[Task],
-        group: int,
-        seed: int,
-    ) -> Collection:
+    def submit(self, model: nn.Module, tasks: Sequence[Task], group: int, seed: int) -> Collection:
         """Start `collect` without waiting for a parallel sampler; the model may change in the meantime."""
         start = self.sampler.submit if isinstance(self.sampler, Asynchronous) else self._sample_now
         return self._start(start, model, tasks, group, seed)
@@ -197,12 +182,7 @@ class EpisodeCollector:
         return ResponseReader(self.encoder, self.settings.stop, reads_calls=is_shown_tools)
 
     def _episode(
-        self,
-        task: Task,
-        prompt_ids: list[int],
-        opening: Sequence[int],
-        row: RowTokens,
-        steps: Sequence[Step],
+        self, task: Task, prompt_ids: list[int], opening: Sequence[int], row: RowTokens, steps: Sequence[Step]
     ) -> Episode:
         """Return a row as an episode: its tokens as segments, with the environment's rewards on the sampled turns."""
         segments = [Segment(list(opening), sampled=False)] if opening else []
@@ -226,14 +206,7 @@ class EpisodeCollector:
             # the policy's output is quoted as messages are, so that it cannot forge a turn of the conversation
             turn = render_prompt([response_message(text), *step.messages])
             prompt = prompt.removesuffix(REPLY) + turn
-        return Episode(
-            task,
-            prompt,
-            texts[-1],
-            prompt_ids,
-            tuple(segments),
-            row.finished,
-        )
+        return Episode(task, prompt, texts[-1], prompt_ids, tuple(segments), row.finished)
 
 
 class Collection:

@@ -86,15 +86,7 @@ def episode_state(episode: Episode) -> dict[str, Any]:
         "prompt": episode.prompt,
         "response": episode.response,
         "prompt_ids": episode.prompt_ids,
-        "segments": [
-            [
-                part.token_ids,
-                part.sampled,
-                part.logps,
-                part.reward,
-            ]
-            for part in episode.segments
-        ],
+        "segments": [[part.token_ids, part.sampled, part.logps, part.reward] for part in episode.segments],
         "ended": episode.finished,
     }
 
@@ -102,14 +94,7 @@ def episode_state(episode: Episode) -> dict[str, Any]:
 def episode_from(task: Task, state: dict[str, Any]) -> Episode:
     """Inverse of `episode_state`."""
     segments = tuple(Segment(*values) for values in state["segments"])
-    return Episode(
-        task,
-        state["prompt"],
-        state["response"],
-        state["prompt_ids"],
-        segments,
-        state["ended"],
-    )
+    return Episode(task, state["prompt"], state["response"], state["prompt_ids"], segments, state["ended"])
 
 
 @dataclass

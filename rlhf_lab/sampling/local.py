@@ -188,15 +188,7 @@ class LocalSampler:
         device = next(model.parameters()).device
         # Inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs.
         guard = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
-        turns = self._turns(
-            order,
-            group,
-            noise,
-            device,
-            next_turn,
-            max_tokens_left,
-            opened,
-        )
+        turns = self._turns(order, group, noise, device, next_turn, max_tokens_left, opened)
         decoding = Decoding(
             decoder,
             [prompts[i] for i in order],

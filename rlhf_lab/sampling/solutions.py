@@ -82,13 +82,7 @@ class Solutions:
             prefixes.append(response_ids[: row.ends[-1] + 1] if row.ends else [])
         tasks = [self.run.corpus.task(solution.prompt) for solution in solutions]
         collected = self.collector.collect(
-            self.policy,
-            tasks,
-            count,
-            self.run.seed(purpose),
-            temperature=1.0,
-            prompts=prompts,
-            openings=prefixes,
+            self.policy, tasks, count, self.run.seed(purpose), temperature=1.0, prompts=prompts, openings=prefixes
         )
         graded = []
         for episodes in collected:
@@ -115,13 +109,7 @@ class Solutions:
         # stage 1: collect the distinct prefixes of all solutions
         for solution in solutions:
             lines = step_lines(solution.response)
-            row = step_row(
-                self.encoder,
-                solution.prompt,
-                solution.response,
-                lines,
-                window,
-            )
+            row = step_row(self.encoder, solution.prompt, solution.response, lines, window)
             prompt_ids, response_ids = row.row
             fits = len(row.ends) == len(lines)
             step_numbers = []
@@ -221,12 +209,7 @@ def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -
 
 
 def perturbed_solutions(
-    run: Run,
-    pairs: Sequence[Pair],
-    copies: int,
-    seed: int,
-    *,
-    cancels: bool = False,
+    run: Run, pairs: Sequence[Pair], copies: int, seed: int, *, cancels: bool = False
 ) -> list[Trajectory]:
     """Return right demonstrations and `copies` of each with a planted mistake.
 
@@ -270,16 +253,6 @@ def _shows_mistake(wrong: Trajectory, right: str) -> bool:
     return len(wrong_lines) == len(right_lines) and is_same == is_labelled_right
 
 
-def _wrong_solution(
-    pair: Pair,
-    wrong: Perturbed,
-    source: str,
-    cancels: bool,
-) -> Trajectory:
+def _wrong_solution(pair: Pair, wrong: Perturbed, source: str, cancels: bool) -> Trajectory:
     text = wrong.text if pair.chosen == source else without_annotations(wrong.text)
-    return Trajectory(
-        pair.prompt,
-        text,
-        float(cancels),
-        tuple(map(float, wrong.labels)),
-    )
+    return Trajectory(pair.prompt, text, float(cancels), tuple(map(float, wrong.labels)))

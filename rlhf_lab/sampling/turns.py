@@ -42,13 +42,7 @@ class RowTokens:
 
 
 def end_turn(
-    row: RowTokens,
-    number: int,
-    spoken: list[int],
-    *,
-    finished: bool,
-    next_turn: NextTurn,
-    max_tokens_left: int,
+    row: RowTokens, number: int, spoken: list[int], *, finished: bool, next_turn: NextTurn, max_tokens_left: int
 ) -> Sequence[int]:
     """End a turn of a row. Returns the tokens that the row reads before its next turn; empty if it has finished.
 

@@ -200,10 +200,7 @@ def test_the_base_is_sent_once_and_adapters_by_themselves(settings):
 @pytest.mark.parametrize(
     ("adapters", "says"),
     [
-        (
-            {"rank": 0, "layers": []},
-            r"does not accept adapters \(.* adapter_rank=8\): the merged model is sent",
-        ),
+        ({"rank": 0, "layers": []}, r"does not accept adapters \(.* adapter_rank=8\): the merged model is sent"),
         ({**ADAPTERS, "rank": 1}, "accepts adapters up to rank 1, but this adapter has rank 2"),
         ({"rank": 16, "layers": ADAPTERS["layers"][1:]}, "does not support adapters on down_proj"),
     ],

@@ -106,9 +106,7 @@ class AttackStage:
         for role in trained_roles:
             # one trained policy is in memory at a time
             evaluator.evaluate(
-                role,
-                load_policy(run.needs[role], run.config.model, device=run.device),
-                self.settings.samples,
+                role, load_policy(run.needs[role], run.config.model, device=run.device), self.settings.samples
             )
         samples = {name: samples_of_rows(evaluator.rows(name)) for name in (REFERENCE_NAME, *trained_roles)}
         return evaluator.policies, samples

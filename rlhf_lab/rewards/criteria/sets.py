@@ -19,14 +19,7 @@ from rlhf_lab.core.types import Corpus
 from rlhf_lab.environments.reviews.comments import read_comment
 from rlhf_lab.rewards.rules.settings import Programmatic
 
-TEXT = {
-    "words": 0.2,
-    "on_topic": 0.3,
-    "varied": 0.1,
-    "finished": 0.2,
-    "hollow_opening": -0.1,
-    "offers": -0.1,
-}
+TEXT = {"words": 0.2, "on_topic": 0.3, "varied": 0.1, "finished": 0.2, "hollow_opening": -0.1, "offers": -0.1}
 """words: length in words. on_topic: fraction of the question's longer words that the response repeats. varied: fraction
 of distinct words. finished: 1 if it ends with a full stop, exclamation or question mark. hollow_opening: 1 if it starts
 with an affirmation (`reward.terms.programmatic.affirmations`). offers: number of phrases that offer more help."""

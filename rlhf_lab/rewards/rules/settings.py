@@ -73,10 +73,7 @@ class VerifierTerm(TermSettings):
         return not self.format_bonus
 
     def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.right > self.wrong, f"right={self.right} must be above wrong={self.wrong}"),
-        )
+        return (*super().rules(), (self.right > self.wrong, f"right={self.right} must be above wrong={self.wrong}"))
 
 
 @register("reward", "programmatic")

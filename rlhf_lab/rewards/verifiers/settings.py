@@ -95,10 +95,7 @@ class Json(VerifierSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (
-                _is_json_object(self.schema),
-                f"schema={self.schema!r} is not a JSON object; write a schema as JSON text",
-            ),
+            (_is_json_object(self.schema), f"schema={self.schema!r} is not a JSON object; write a schema as JSON text"),
         )
 
 

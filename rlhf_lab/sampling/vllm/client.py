@@ -204,13 +204,7 @@ class VllmClient:
         except (OSError, HTTPException) as error:
             raise self.failed(f"does not answer {path} ({type(error).__name__}: {error})") from error
 
-    def _exchange(
-        self,
-        connection: Connection,
-        method: str,
-        path: str,
-        body: bytes | None,
-    ) -> bytes:
+    def _exchange(self, connection: Connection, method: str, path: str, body: bytes | None) -> bytes:
         """Send one request on a connection, which is closed if it breaks. A request that timed out is not repeated."""
         with self._lock:
             self._busy.add(connection)

@@ -90,27 +90,13 @@ class VllmSampler:
         opened: Sequence[int] | None = None,
     ) -> Samples:
         """Sample `group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
-        sample_rows = self._prepared(
-            model,
-            prompts,
-            group,
-            seed,
-            temperature,
-            next_turn,
-            max_turns,
-            opened,
-        )
+        sample_rows = self._prepared(model, prompts, group, seed, temperature, next_turn, max_turns, opened)
         samples = Samples.gathered(prompts, group, sample_rows())
         self.servers.rest()  # `gathered` returns once all processes have their rows, so no server is needed any more
         return samples
 
     def submit(
-        self,
-        model: nn.Module,
-        prompts: Sequence[list[int]],
-        group: int,
-        seed: int | Sequence[int],
-        **options: Any,
+        self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int | Sequence[int], **options: Any
     ) -> Callable[[], Samples]:
         """Start sampling with the model's current weights. Returns a function that waits for the samples.
 
@@ -118,13 +104,7 @@ class VllmSampler:
         never in another thread in parallel with training. The environment behind `next_turn` is called in another
         thread.
         """
-        sample_rows = self._prepared(
-            model,
-            prompts,
-            group,
-            seed,
-            **options,
-        )
+        sample_rows = self._prepared(model, prompts, group, seed, **options)
         wait = self.servers.start_sampling(sample_rows)
         return lambda: Samples.gathered(prompts, group, wait())
 
@@ -160,27 +140,11 @@ class VllmSampler:
             for g in range(group):
                 tokens = RowTokens()
                 seed_of_row = row_seed(seed, i, g, group)
-                rows.append(
-                    OpenRow(
-                        i * group + g,
-                        url,
-                        seed_of_row,
-                        list(prompts[i]),
-                        tokens,
-                        opened[i],
-                    )
-                )
+                rows.append(OpenRow(i * group + g, url, seed_of_row, list(prompts[i]), tokens, opened[i]))
         sampling = SamplingParams(
             temperature, self.stop_ids, self.truncation.top_k, self.truncation.top_p, self.truncation.allowed
         )
-        return partial(
-            self._sample_rows,
-            rows,
-            loaded,
-            sampling,
-            next_turn,
-            max_tokens_left,
-        )
+        return partial(self._sample_rows, rows, loaded, sampling, next_turn, max_tokens_left)
 
     def _sample_rows(
         self,
@@ -213,12 +177,7 @@ class VllmSampler:
         return finished
 
     def _turns(
-        self,
-        rows: Sequence[OpenRow],
-        turn: int,
-        loaded: Loaded,
-        sampling: SamplingParams,
-        max_tokens_left: int,
+        self, rows: Sequence[OpenRow], turn: int, loaded: Loaded, sampling: SamplingParams, max_tokens_left: int
     ) -> list[SampledTurn]:
         """Return the next turn of each row, sampled in parallel."""
 
@@ -252,13 +211,7 @@ class VllmSampler:
             # after an error this cancels the requests that have not started; otherwise there are none
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _take(
-        self,
-        row: OpenRow,
-        sampled: SampledTurn,
-        next_turn: NextTurn | None,
-        max_tokens_left: int,
-    ) -> list[int]:
+    def _take(self, row: OpenRow, sampled: SampledTurn, next_turn: NextTurn | None, max_tokens_left: int) -> list[int]:
         """Add a turn to its row. Returns the tokens that the row reads before its next turn; empty at its end."""
         spoken = sampled.token_ids
         length = self._length(spoken)
@@ -292,12 +245,7 @@ class VllmSampler:
         return completes_stop(tokens, self.settings.stop, self.decode)
 
 
-def row_seed(
-    seed: int | Sequence[int],
-    prompt: int,
-    sample: int,
-    group: int,
-) -> int:
+def row_seed(seed: int | Sequence[int], prompt: int, sample: int, group: int) -> int:
     """Return the seed of a row, from the call's seed and its index, or its prompt's seed and its sample index."""
     if isinstance(seed, Sequence):
         return seed_for(seed[prompt], "row", sample)

@@ -129,13 +129,7 @@ class Server:
             env=_variables(serving, temporary.name),
             start_new_session=True,  # Ctrl-C reaches only this process, which then stops the server
         )
-        self.close = weakref.finalize(
-            self,
-            _end,
-            self._process,
-            self._printed,
-            temporary,
-        )
+        self.close = weakref.finalize(self, _end, self._process, self._printed, temporary)
         started = time.monotonic()
         try:
             self._wait(timeout_s)
@@ -188,12 +182,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def serve(
-    serving: Serving,
-    host: str,
-    port: int,
-    directory: Path | None,
-) -> int:
+def serve(serving: Serving, host: str, port: int, directory: Path | None) -> int:
     """Run a server in the foreground until it is stopped. Returns its exit status."""
     with _temporary_dir() as temporary:
         command = [*_command(serving, directory, temporary), *serving.arguments(host, port)]
@@ -208,12 +197,7 @@ def _command(serving: Serving, directory: Path | None, temporary: str) -> list[s
     packages = environment.ENVIRONMENTS[serving.device].ready(directory)
     python = environment.python_of(packages)
     # lab_serve.py stops the server when the process with this id ends
-    return [
-        str(python),
-        str(PLUGIN / "lab_serve.py"),
-        str(os.getpid()),
-        temporary,
-    ]
+    return [str(python), str(PLUGIN / "lab_serve.py"), str(os.getpid()), temporary]
 
 
 def _temporary_dir() -> tempfile.TemporaryDirectory[str]:

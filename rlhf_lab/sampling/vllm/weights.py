@@ -39,12 +39,7 @@ from rlhf_lab.sampling.vllm.client import MODEL, ServerFailed, VllmClient
 from rlhf_lab.sampling.vllm.server import NO_ADAPTERS, Server, Serving, server_rank
 
 Answer = TypeVar("Answer")
-BITS = {
-    1: torch.int8,
-    2: torch.int16,
-    4: torch.int32,
-    8: torch.int64,
-}
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes per number → integer dtype of that size."""
 OF_A_COPY = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Config keys that saving and loading a model change."""
