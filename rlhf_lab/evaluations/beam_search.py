@@ -80,7 +80,6 @@ class BeamSearch:
         kept: list[list[Beam]] = [[Beam()] for _ in tasks]
         tokens = [0] * len(tasks)
         for depth in range(self.max_new_tokens):  # every step has at least one token
-            # all unfinished beams of all tasks are extended in one call
             open_beams = [(i, beam) for i, own in enumerate(kept) for beam in own if not beam.finished]
             if not open_beams:
                 break

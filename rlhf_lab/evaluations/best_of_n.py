@@ -33,10 +33,8 @@ class BestOfNSampling(ScoredPolicyStage):
     settings: BestOfN
 
     def finish(self) -> Result:
-        """Evaluate the policy on N responses per prompt, then every n on the same responses."""
         evaluator = self.evaluator
         samples = self.settings.samples
-        # does nothing if an earlier attempt has logged the policy already
         evaluator.evaluate(REFERENCE_NAME, self.model, samples)
         sizes = choice_sizes(samples)
         missing = [n for n in sizes if not evaluator.find(f"best of {n}")]  # not yet logged by an earlier attempt
@@ -77,7 +75,6 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
             values = [_wins(rows, others, judge) for rows, others in zip(prompts, opponents, strict=True)]
         else:
             values = [column(rows, key) for rows in prompts]
-        # no metric without any value, e.g. gold for data from files
         if all(np.isnan(values_N).all() for values_N in values):
             continue
         per_prompt = []

@@ -60,7 +60,6 @@ def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
     gold_gain_P = _gains(proxy, gold, n)
     proxy_gain_P = _gains(proxy, proxy, n)
     clusters = np.arange(len(prompts))
-    # cluster label of each response
     prompt_N = np.repeat(clusters, [len(responses) for responses in prompts])
     columns = {"proxy": np.concatenate(proxy), "gold": np.concatenate(gold)}
     return {

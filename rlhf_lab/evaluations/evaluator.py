@@ -87,7 +87,6 @@ class EpisodeLog(PolicyLog):
         episodes = list(chain.from_iterable(collected))
         # columns that are not known are null, so that all rows have the same columns
         unknown = [None] * len(episodes)
-        # ground truth of the world or verifier, then the learned reward
         truth = self.run.corpus.measure(episodes)
         scores = self.reward(episodes) if self.reward else None
         parts = {} if scores is None else {f"reward/{node}": values for node, values in scores.parts.items()}
@@ -115,7 +114,6 @@ class EpisodeLog(PolicyLog):
             if self.has_environment:
                 row["turns"] = len(episode.turns)
                 row["conversation"] = episode.prompt  # all turns before the last response
-            # only these data have categories of tasks
             if self.has_environment or self.is_spoken:
                 row["category"] = episode.task.metadata.get("category")
             for key, values in columns.items():
@@ -144,7 +142,6 @@ class EpisodeLog(PolicyLog):
         if self.is_spoken:
             metrics |= _by_category("gold", categories, columns["gold"], clusters, clustered_mean)
             metrics |= _by_category("proxy", categories, columns["proxy"], clusters, clustered_mean)
-        # metrics of several samples per prompt, e.g. pass@k
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
@@ -264,7 +261,6 @@ class Evaluator(EpisodeLog):
         def compute(batch: TokenBatch) -> torch.Tensor:
             return exact_kl(model, self.reference, batch, temperature=temperature).cpu()
 
-        # batches of bounded size, in an order chosen by `over_rows`
         for index, kl_B in over_rows(
             experience.rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference], experience.masks, title="KL"
         ):
@@ -279,7 +275,6 @@ class Evaluator(EpisodeLog):
             rows: rows of the sampled responses. They show if an environment knows which episodes are correct.
         """
         corpus = self.run.corpus
-        # a greedy pass is only useful if correctness can be measured
         is_checked = (
             bool(corpus.answers)
             or corpus.verified
@@ -287,7 +282,6 @@ class Evaluator(EpisodeLog):
         )
         if not is_checked:
             return {}
-        # one episode per task: greedy decoding is deterministic
         collected = self.collector.collect(model, self.tasks, 1, 0, temperature=0.0, prompts=self.prompt_ids)
         episodes = [episode for (episode,) in collected]
         correct = corpus.measure(episodes).get("correct")
@@ -304,11 +298,9 @@ class Evaluator(EpisodeLog):
         """Return the metrics of held-out preference pairs (arXiv:2405.19534)."""
         if not self.run.corpus.preferences:
             return {}
-        # the reference's log-probabilities are the same for every policy
         if self._reference_pairs is None:
             self._reference_pairs = pair_logps(self.reference, self.pairs, self.run.device)
         ref = self._reference_pairs
-        # the reference compared with itself needs no second pass
         now = ref if model is self.reference else pair_logps(model, self.pairs, self.run.device)
         _, clusters = np.unique(self.pair_prompts, return_inverse=True)
         drift = (now.chosen - ref.chosen).double()

@@ -17,7 +17,6 @@ Rows = list[dict[str, Any]]
 
 
 def by_prompt(rows: Sequence[dict[str, Any]]) -> list[Rows]:
-    """Return the rows of each prompt."""
     return list(grouped(rows, "prompt_id").values())
 
 
@@ -42,7 +41,6 @@ def repeated_samples(
     passed = [pass_at_k(correct_N, sizes) for correct_N in correct]
     metrics = fractions_at("pass", sizes, passed, each_prompt, trials)
     answers = [read_answers(oracle, responses) for responses in prompts]
-    # no vote is possible if responses state no final answer
     if None not in answers:
         votes = []
         for stated, correct_N in zip(answers, correct, strict=True):

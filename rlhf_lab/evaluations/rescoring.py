@@ -59,7 +59,6 @@ class SavedResponses:
 
     @property
     def parts(self) -> dict[str, FloatArray]:
-        """Values of the reward graph's nodes, by node."""
         return {
             column.removeprefix(PREFIX): values_N
             for column, values_N in self.columns.items()
@@ -68,7 +67,6 @@ class SavedResponses:
 
     @property
     def per_prompt(self) -> int:
-        """Minimum number of responses to a prompt."""
         return min(len(index) for index in self.prompts)
 
     def score(self, settings: RewardGraph) -> FloatArray:
@@ -76,7 +74,6 @@ class SavedResponses:
         parts = self.parts
         missing = [name for name in nodes(settings) if name not in parts]
         if missing:
-            # "term/part" is a part of a term
             terms = ", ".join(sorted(name for name in parts if "/" not in name)) or "none"
             raise ArtifactError(
                 f"{self.directory}/evaluation.jsonl has no column {', '.join(PREFIX + name for name in missing)} "
@@ -132,7 +129,6 @@ class Rescored:
     rows: list[dict[str, Any]]
 
     def summary(self) -> dict[str, Any]:
-        """Return the entry of `policies` in result.json."""
         metrics = {key: value.to_dict() for key, value in self.metrics.items()}
         return {"name": self.name, "metrics": metrics}
 
@@ -251,7 +247,6 @@ def _best_rows(responses: SavedResponses, score_N: FloatArray, n: int) -> list[i
     for index in responses.prompts:
         first = index[:n]
         scored = first[~np.isnan(score_N[first])]
-        # argmax returns the first of several equal maxima
         best.append(int(scored[np.argmax(score_N[scored])]) if len(scored) else None)
     return best
 

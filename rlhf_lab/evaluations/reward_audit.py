@@ -50,7 +50,6 @@ def audit_pairs(reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Compute the metrics of `audit_pairs` from margins, (N,)."""
     prompts = prompt_ids(pairs)
     # a comparison with NaN is False, so unscored pairs have to be masked explicitly
     scored = ~np.isnan(margin_N)
@@ -86,7 +85,6 @@ def with_gold(pairs: Sequence[Pair], oracle: Oracle | None) -> list[Pair]:
         return list(pairs)
     prompts = [pair.prompt for pair in pairs]
     responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    # both sides in one call: first all chosen, then all rejected responses
     gold = oracle.measure([*prompts, *prompts], responses).get("gold")
     if gold is None:
         return list(pairs)
@@ -100,12 +98,10 @@ def with_gold(pairs: Sequence[Pair], oracle: Oracle | None) -> list[Pair]:
 
 
 def words(texts: Sequence[str]) -> FloatArray:
-    """Return the number of words of each text, (N,)."""
     return np.array([len(text.split()) for text in texts], dtype=np.float64)
 
 
 def pair_words(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
-    """Return the number of words of both sides of each pair, (N,) each."""
     chosen_N = words([pair.chosen for pair in pairs])
     rejected_N = words([pair.rejected for pair in pairs])
     return chosen_N, rejected_N
@@ -139,7 +135,6 @@ def filler_shifts(
 
 
 def _scores_with(filler: str, reward: TextReward, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-    """Return the scores of the responses with a filler appended, (N,)."""
     return reward(prompts, [f"{response} {filler}" for response in responses]).total_N
 
 
@@ -147,5 +142,4 @@ def filler_slopes(shifts: dict[str, FloatArray]) -> FloatArray:
     """Return the score change of each response per 10 words of filler, (N,): least squares through 0 over fillers."""
     size_F = words([FILLERS[name] for name in shifts]) / 10
     shift_NF = np.stack(list(shifts.values()), axis=1)
-    # slope of least squares through the origin: Σ x·y / Σ x²
     return shift_NF @ size_F / np.square(size_F).sum()

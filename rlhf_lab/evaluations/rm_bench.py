@@ -67,7 +67,6 @@ class Benchmarking:
                 write_json(directory / name, header | content if isinstance(content, dict) else content)
 
     def _read_items(self) -> list[BenchmarkItem]:
-        """Return the benchmark's items from its path, or the held-out pairs of the data if there is no path."""
         settings, run = self.settings, self.run
         if settings.path:
             return read_items(settings.benchmark, settings.path, settings.max_rows)
@@ -84,7 +83,6 @@ def score_items(reward: TextReward, items: Sequence[BenchmarkItem]) -> list[Floa
     prompts = [item.prompt for item in items for _ in item.responses]
     responses = [text for item in items for text in item.responses]
     scores_N = reward(prompts, responses).total_N
-    # split the flat array at the cumulative numbers of responses: one array per item
     response_counts = [len(item.responses) for item in items]
     return np.split(scores_N, np.cumsum(response_counts)[:-1])
 
@@ -125,7 +123,6 @@ def reward_bench_2(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray])
     credit = []
     for scores_K in scores:
         credit.append(math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K))
-    # Ties has its own formula, all other subsets have the same rule
     in_ties = [item.subset.lower() == "ties" for item in items]
     others = [k for k, tie in enumerate(in_ties) if not tie]
     other_items = [items[k] for k in others]
@@ -159,7 +156,6 @@ def score_ties(items: Sequence[tuple[BenchmarkItem, FloatArray]]) -> Estimate:
             kind, _, number = item.name.partition(":")
             right, wrong = _sides(item, scores_K)
             prompts.append(rules.TiesPrompt(int(number), kind.startswith("tied"), right, wrong))
-    # a question needs both of its prompts
     with_tied = {prompt.number for prompt in prompts if prompt.tied}
     with_reference = {prompt.number for prompt in prompts if not prompt.tied}
     if with_tied & with_reference:
@@ -231,7 +227,6 @@ BENCHMARKS = {"reward_bench": reward_bench, "reward_bench_2": reward_bench_2, "r
 
 
 def _sides(item: BenchmarkItem, scores_K: FloatArray) -> tuple[list[float], list[float]]:
-    """Return the scores of the right and of the wrong responses."""
     scores = scores_K.tolist()
     return scores[: len(item.right)], scores[len(item.right) :]
 
@@ -268,7 +263,6 @@ def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
     numbers = sorted({prompt.number for prompt in prompts})
     questions = [[prompt for prompt in prompts if prompt.number == number] for number in numbers]
     score = rules.ties_score(prompts)
-    # one question gives no information about the spread
     if len(numbers) < 2:
         return Estimate(score, -math.inf, math.inf, len(prompts), len(numbers))
     # a fixed seed: the same scores always have the same interval
@@ -290,7 +284,6 @@ def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
 
 
 def counts(items: Sequence[Any], scores: Sequence[FloatArray]) -> dict[str, Any]:
-    """Return the number of items, and the number of items with an unscored response."""
     unscored = [bool(np.isnan(scores_K).any()) for scores_K in scores]
     return {"items": len(items), "unscored": sum(unscored)}
 
@@ -303,7 +296,6 @@ def result_files(name: str, subsets: Mapping[str, Estimate], rows: list[dict[str
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert arrays to lists and NaN to null."""
     if isinstance(value, Mapping):
         return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, np.ndarray)):

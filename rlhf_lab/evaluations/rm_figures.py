@@ -51,7 +51,6 @@ def accuracy_by_length(margin_N: FloatArray, pairs: Sequence[Pair]) -> list[dict
     wins_N = np.where(np.isnan(margin_N), np.nan, margin_N > 0)
     rows = []
     for group in equal_groups(gap_N):
-        # a group may consist of unscored pairs only
         if not np.isnan(wins_N[group]).all():
             accuracy = clustered_rate(wins_N[group], clusters[group])
             rows.append({"words": float(gap_N[group].mean()), **accuracy.to_dict()})
@@ -88,7 +87,6 @@ def distinct(scores_N: FloatArray, parts: Mapping[str, FloatArray]) -> dict[str,
     rewards = {"reward": scores_N}
     for name, values_N in parts.items():
         scored = values_N[~np.isnan(values_N)]
-        # the distance of a constant reward is undefined
         varies = scored.size and np.ptp(scored) > 0
         is_reward = name.rpartition("/")[2] != "disagreement"
         repeated = any(np.array_equal(values_N, reward_N, equal_nan=True) for reward_N in rewards.values())

@@ -62,7 +62,6 @@ class ReportCard(ScoredPolicyStage):
         name = Path(str(run.config.needs["policy"])).name
         self.evaluator.evaluate(name, self.model)
         metrics, figures = responses_report(reward, self.evaluator.rows(name), run.corpus.oracle)
-        # data without preferences have no labelled pairs to audit
         pairs: list[Pair] = []
         if run.corpus.preferences:
             pairs = list(run.corpus.test[: run.config.evaluation.pairs])
@@ -121,14 +120,12 @@ class ScoredPairs:
 
     @classmethod
     def of(cls, reward: TextReward, pairs: Sequence[Pair]) -> ScoredPairs:
-        """Score both sides of the pairs."""
         prompts = [pair.prompt for pair in pairs]
         chosen = reward(prompts, [pair.chosen for pair in pairs])
         rejected = reward(prompts, [pair.rejected for pair in pairs])
         return cls(pairs, chosen, rejected, prompt_ids(pairs), chosen.total_N - rejected.total_N)
 
     def responses(self) -> tuple[list[str], list[str], RewardBatch]:
-        """Return (prompts, responses, scores) of all chosen and then all rejected responses."""
         prompts = [pair.prompt for pair in self.pairs] * 2
         chosen = [pair.chosen for pair in self.pairs]
         rejected = [pair.rejected for pair in self.pairs]
@@ -225,7 +222,6 @@ def filler_report(
     columns = {"reward": scores_N, "truth": truth(oracle, prompts, responses), "words": words(responses)}
     rate = within_prompts(columns, prompts).slope("reward", "truth", "words").mean
     if not math.isnan(rate):
-        # the slope of the reward, plus the part that the loss of gold explains
         metrics["filler_bias"] = clustered_mean(slope_N - rate * gold_slope_N, prompts)
     return metrics
 

@@ -72,12 +72,10 @@ class GradedSolutions:
 
     @property
     def correct(self) -> FloatArray:
-        """Correctness of the final answers: 1 if right, else 0."""
         return np.array([solution.correct for solution in self.solutions])
 
     @property
     def is_fully_correct(self) -> BoolArray:
-        """Mask of solutions whose answer and steps are all right."""
         sound = []
         for solution in self.solutions:
             sound.append(bool(solution.correct and solution.labels and all(solution.labels)))
@@ -125,7 +123,6 @@ class StepReporting:
             self.run.note(
                 "no sample has a right answer and a wrong step, so detection is measured only on planted mistakes"
             )
-        # estimates without a sample are left out, e.g. detection without critical solutions
         metrics = {name: estimate for name, estimate in estimates.items() if estimate.n}
         return Result(
             metrics={**metrics, **corpus_report(self.run.corpus, self.encoder)},
@@ -185,7 +182,6 @@ class StepReporting:
         group_size = self.settings.samples
         correct_PG = own.correct.reshape(-1, group_size)
         scores_PG = own.scores.reshape(-1, group_size)
-        # an oracle that selects by correctness gives the upper limit
         choosers = {"best_of_n": scores_PG, "oracle": correct_PG}
         # an outcome reward model has no trained probability per step to aggregate
         if self.judge.trained_as.kind == "prm":

@@ -27,8 +27,6 @@ from rlhf_lab.training.start import corpus_report
 
 
 class ChoosingAtTestTime(ScoredPolicyStage):
-    """Stage that samples once, then measures one strategy at every k."""
-
     missing = "a role of the reward is not set in needs; algorithm=test_time selects by it (reward=orm)"
     settings: AtTestTime
 

@@ -38,7 +38,6 @@ class InvalidScores(NumericError):
 
 
 def hint(term: str) -> str:
-    """Return advice for a term that fails and does not abstain."""
     return f"correct it, or let it abstain with reward.terms.{term}.on_error=abstain"
 
 
@@ -95,7 +94,6 @@ def scores(values: Any, responses: Sequence[str], what: str) -> FloatArray:
         if invalid and array.shape != (len(responses),):
             raise NumericError(f"{what} returned {_excerpt(invalid[0])}; {EXPECTED}")
         if invalid:
-            # Invalid entries become NaN here, and are reported at the end together with the valid scores.
             array = np.array([entry if _is_score(entry) else None for entry in values], object)
     if array.ndim == 0:
         raise NumericError(f"{what} returned {_excerpt(values)} for {len(responses)} responses; {EXPECTED}")
@@ -125,7 +123,6 @@ def nan_count(values: Any) -> int:
 
 
 def _excerpt(value: Any) -> str:
-    """Return type and start of a returned value, such as `str 'good'`."""
     if value is None:
         return "None"
     text = repr(value)

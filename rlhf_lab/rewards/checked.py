@@ -96,7 +96,6 @@ class CheckedReward:
         return f"{text}, {self.failed} calls failed, first: {first_failure}" if self.failed else text
 
     def _stop(self, error: Exception, *, shared: bool) -> LabError:
-        """Return the error that stops the run, with instructions."""
         if isinstance(error, LabError) and not isinstance(error, RewardFailed):
             return error
         is_stated = isinstance(error, RewardFailed)
@@ -139,7 +138,6 @@ class CheckedReward:
                 )
 
     def _call_reward(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """Call the reward in every process if the processes share its work, else only in the main process."""
         if self.collective and ranks.world() > 1:
             return self._score(episodes)  # no timeout: the other processes would wait for one that gives up
 

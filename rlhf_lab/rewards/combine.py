@@ -29,12 +29,10 @@ SCALES_FILE = "reward_terms.json"
 
 
 def combine(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Return the reward of N responses, (N,)."""
     return calibrate(aggregate(parts, settings), parts, settings)
 
 
 def aggregate(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Return the combined terms before calibration, (N,)."""
     return _gated(_combined_terms(parts, settings), parts, settings)
 
 
@@ -48,9 +46,7 @@ def _gated(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArr
 
 
 def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Return the combined terms without gates, (N,)."""
     if settings.aggregate in ("worst", "uwo"):
-        # These aggregates treat the terms like members of an ensemble.
         values = [term_value(parts[name], term) for name, term in settings.terms.items()]
         values_KN = np.stack(values)
         return combine_members(
@@ -113,7 +109,6 @@ def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> Flo
     other terms: subtracting the outcome from the total would leave rounding errors.
     """
     others = [name for name in nodes(settings) if name not in settings.terms or not settings.terms[name].outcome]
-    # All terms are the outcome: nothing is unverified.
     if not others:
         return np.where(np.isfinite(reward_N), 0.0, np.nan)
     is_sum = settings.aggregate in ("weighted_sum", "mean") and not settings.calibrates

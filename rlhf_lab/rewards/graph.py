@@ -106,13 +106,11 @@ class GraphReward(CheckedReward):
                 self.baseline = (1 - decay) * self.baseline + decay * float(scored_N.mean())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a training checkpoint stores."""
         counts = {name: [term.scored, term.abstained, term.failed] for name, term in self.terms.items()}
         faults = {name: term.faults for name, term in self.terms.items()}
         return {"baseline": self.baseline, "counts": counts, "faults": faults}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
         self.baseline = float(state["baseline"])
         for name, (scored, abstained, failed) in state["counts"].items():
             term = self.terms[name]
@@ -129,7 +127,6 @@ class Combined:
     graph: GraphReward
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """Score the terms and combine them."""
         return self.graph.score_terms(episodes)
 
 
@@ -186,7 +183,6 @@ class OneNote:
 
 
 def _build_term(name: str, settings: Any, run: Run) -> CheckedReward:
-    """Return a term of the graph wrapped in its check."""
     reward: TextReward | EpisodeReward = registry.build("reward", settings, run)
     return CheckedReward(
         name,

@@ -130,7 +130,6 @@ class Decoder:
         return x
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of hidden states, in the dtype of the weights."""
         return self.head(self.final_norm(x))
 
     def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, GroupCache]:
@@ -157,12 +156,10 @@ class Decoder:
             attended = attended.transpose(1, 2).flatten(2).flatten(0, 1)
             x = self._finish_block(layer, x, attended.float())
             prompt_cache.append(torch.stack([k, v]).flatten(1, 2))
-        # rows are concatenated with `width` tokens each
         last_token_B = torch.arange(len(prompts), device=device) * width + length_B - 1
         hidden_Bd = x[last_token_B]
         mask_BT = torch.zeros_like(tokens_BT, dtype=torch.float32)
         mask_BT.masked_fill_(position >= length_B[:, None], -torch.inf)
-        # one row per sample: the cache of generated tokens starts with 0 slots
         rows = len(prompts) * kv * group
         generated = [kv_cache.new_zeros(2, rows, 0, self.head_dim) for kv_cache in prompt_cache]
         return hidden_Bd, GroupCache(prompt_cache, generated, mask_BT, group, kv)
@@ -285,7 +282,6 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     def head_norm_weights(attn: Any) -> Tensor | None:
         if not has_head_norms:
             return None
-        # in the order of rotated pairs, like the rows of the projections
         q = attn.q_norm.weight.detach().float()[pairs(head_dim)]
         k = attn.k_norm.weight.detach().float()[pairs(head_dim)]
         # one weight per head: query heads first, then key heads, as in `_project_qkv`

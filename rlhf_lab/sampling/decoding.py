@@ -292,7 +292,6 @@ def arrange(
         alive = live_count + len(distinct_joined)
         if alive:
             row_groups = len(kept) + len(joined_rows)
-            # a step has a fixed cost, and a cost per row and per copy of a prompt
             step_cost = cost.step + row_groups * (size * cost.row + cost.prompt)
             cost_per_row = step_cost / alive
             if best is None or cost_per_row < best[0]:

@@ -39,9 +39,7 @@ class Asynchronous(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Abandon submitted sampling that has not finished."""
-        ...
+    def close(self) -> None: ...
 
 
 class EpisodeCollector:
@@ -100,7 +98,6 @@ class EpisodeCollector:
         return self._start(start, model, tasks, group, seed)
 
     def close(self) -> None:
-        """Abandon submitted sampling that has not finished."""
         if isinstance(self.sampler, Asynchronous):
             self.sampler.close()
 
@@ -162,7 +159,6 @@ class EpisodeCollector:
         return Collection(wait_for_episodes)
 
     def encode(self, tasks: Sequence[Task]) -> list[list[int]]:
-        """Return the tasks' prompts as token ids."""
         limit = self.settings.max_prompt_tokens
         return [self.encoder.prompt(self.prompt(task), limit) for task in tasks]
 

@@ -181,7 +181,6 @@ class LocalSampler:
         max_turns: int,
         opened: Sequence[int],
     ) -> dict[int, RowTokens]:
-        """Return the rows of the prompts in `order`, by row index."""
         max_tokens_left = self.settings.max_tokens_left(max_turns)
         positions = longest_row(prompts, opened, max_tokens_left)
         decoder = self._build_decoder(model, positions)
@@ -232,7 +231,6 @@ class LocalSampler:
         max_tokens_left: int,
         opened: Sequence[int],
     ) -> Turns:
-        """Return the collector for the tokens of all rows of these prompts."""
         numbers = [i * group + g for i in prompt_numbers for g in range(group)]
         opened_rows = [opened[i] for i in prompt_numbers for _ in range(group)]
         # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
@@ -317,7 +315,6 @@ def completes_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[lis
 
 
 def require_finite(rows: Mapping[int, RowTokens]) -> None:
-    """Raise NumericError unless every sampled token has a finite log-probability."""
     for row in rows.values():
         if not all(map(math.isfinite, row.logps)):
             raise NumericError(

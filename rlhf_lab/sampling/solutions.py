@@ -42,8 +42,6 @@ class Trajectory:
 
 
 class Solutions:
-    """Sampler of solutions and completions from a policy, which also grades their answers."""
-
     def __init__(self, run: Run, policy: nn.Module, encoder: Encoder):
         self.run = run
         self.policy = policy
@@ -171,7 +169,6 @@ def followed_labels(run: Run, otherwise: str) -> str:
 
 
 def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
-    """Return the solutions with labels from the data's oracle, which judges every step."""
     oracle = run.corpus.oracle
     if not isinstance(oracle, StepOracle):
         raise ConfigError(

@@ -104,7 +104,6 @@ class AttackStage:
         evaluator.evaluate(REFERENCE_NAME, policy, self.settings.samples)
         trained_roles = self.settings.trained_roles(run.config)
         for role in trained_roles:
-            # one trained policy is in memory at a time
             evaluator.evaluate(
                 role, load_policy(run.needs[role], run.config.model, device=run.device), self.settings.samples
             )
@@ -231,7 +230,6 @@ def fixed_exploits(starts: ScoredResponses, seed: int) -> dict[str, list[str]]:
 
 
 def summarise(results: dict[str, list[Attacked]], scale: Scale, found: Sequence[Candidate]) -> dict[str, Any]:
-    """Return the metrics of all attacks, with intervals over prompts."""
     metrics: dict[str, Any] = {}
     for name, attacked in results.items():
         prompts = [row.prompt for row in attacked]

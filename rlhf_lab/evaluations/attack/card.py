@@ -122,7 +122,6 @@ def read_exploits(directory: Path) -> list[Pair]:
 
 
 def _pair(row: Attacked) -> dict[str, Any]:
-    """Return a preference pair that rejects an exploit."""
     return {"prompt": row.prompt, "chosen": row.start, "rejected": row.response}
 
 

@@ -133,7 +133,6 @@ class AttackSearch:
         return None
 
     def _edited(self, response: str, rng: random.Random) -> tuple[Edit, str]:
-        """Return a random edit and its result."""
         unit = rng.choice(UNITS[self.settings.units])
         # White space before every piece, so that pieces can be joined in any order.
         pieces = [piece if piece[0].isspace() else f" {piece}" for piece in SPLIT[unit](response)]

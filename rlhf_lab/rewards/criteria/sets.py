@@ -92,7 +92,6 @@ def criteria_of(corpus: Corpus) -> CriteriaSet:
 
 
 def text_criteria(prompt: str, response: str) -> tuple[float, ...]:
-    """Return the values of `TEXT` for one response."""
     words = re.findall(r"[a-z']+", response.lower())
     # A prompt may contain earlier turns; the question is the last one.
     question = prompt.rpartition("Human:")[2].removesuffix("Assistant:")
@@ -126,7 +125,6 @@ def review_criteria(prompt: str, response: str) -> tuple[float, ...]:
 
 
 def _measure_each(criteria: Callable[[str, str], tuple[float, ...]], columns: int) -> Measure:
-    """Return a measure that scores each response separately."""
 
     def measure(prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
         rows = [criteria(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]

@@ -95,5 +95,4 @@ def references(corpus: Corpus) -> dict[str, str]:
 
 
 def build(settings: Remote, run: Run) -> RemoteReward:
-    """Return the reward of the settings, with the references of the run's corpus if they are sent."""
     return RemoteReward(settings, references(run.corpus) if settings.send_references else None)

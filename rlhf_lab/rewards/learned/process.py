@@ -83,7 +83,6 @@ class JudgeFile:
         return cls(**json.loads(path.read_text()))
 
     def write(self, directory: Path) -> None:
-        """Write the description of the process reward model to its model directory."""
         write_json(directory / JUDGE_FILE, asdict(self))
 
 
@@ -135,8 +134,6 @@ def load_judge(
 
 
 class ProcessReward:
-    """Reward that combines the probabilities of a response's steps into one number."""
-
     collective = True
 
     def __init__(self, judge: StepJudge, settings: Process):
@@ -153,7 +150,6 @@ class ProcessReward:
         return RewardBatch(parts[self.settings.aggregate], parts)
 
     def _aggregate(self, judged: Sequence[Judged], name: str) -> FloatArray:
-        """Return one aggregation of each response's steps, (N,)."""
         aggregate = AGGREGATIONS[name]
         no_step = self.settings.no_step
         # An aggregate of no probabilities is undefined, so a response without steps gets the configured value.
@@ -162,8 +158,6 @@ class ProcessReward:
 
 
 class OutcomeReward:
-    """Reward equal to the probability that the answer is right."""
-
     collective = True
 
     def __init__(self, judge: StepJudge):

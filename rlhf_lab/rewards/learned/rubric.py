@@ -30,7 +30,6 @@ class RubricReward:
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Score responses. For a model with several outputs, parts are attributes as fractions of their scale, 0…1."""
         outputs_NA = self.scorer.outputs(prompts, responses)
-        # A scalar model has no attributes, so it has no parts.
         parts = {name: outputs_NA[:, i] for i, name in enumerate(self.scorer.scale.attributes)}
         if not self.attributes:
             return RewardBatch(self.scorer.standardised(outputs_NA), parts)

@@ -18,8 +18,6 @@ LIMIT = 256
 
 
 class ProgrammaticReward:
-    """Reward of `Programmatic`, with thresholds in words."""
-
     def __init__(self, settings: Programmatic, short_words: float, long_words: float):
         self.settings = settings
         self.short_words = short_words

@@ -33,7 +33,6 @@ class IFEvalVerifier:
             detector()  # raises MissingDependency now, before anything is sampled
 
     def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score of a response; see `verdict`."""
         return self.verdict(metadata, prompt, response).score
 
     def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
@@ -121,7 +120,6 @@ def _check_arguments(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def make(settings: IFEval) -> IFEvalVerifier:
-    """Return the verifier of the settings."""
     return IFEvalVerifier(settings)
 
 

@@ -33,7 +33,6 @@ class JsonVerifier:
         self.settings = settings
 
     def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score of a response; see `verdict`."""
         return self.verdict(metadata, prompt, response).score
 
     def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
@@ -72,12 +71,10 @@ def read_json(text: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    """Reject NaN and Infinity."""
     raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(number: str) -> float:
-    """Parse a number. Reject one that becomes infinite."""
     value = float(number)
     if math.isinf(value):  # 1e999 is valid JSON, but no schema can compare it
         raise ValueError(f"{number} is too large")
@@ -123,10 +120,8 @@ def _is_valid(validator: Validator, value: Any) -> bool:
 
 
 def make(settings: Json) -> JsonVerifier:
-    """Return the verifier of the settings."""
     return JsonVerifier(settings)
 
 
 def build(settings: Json, run: Run) -> VerifierTermReward:
-    """Return the reward of the settings."""
     return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))

@@ -23,7 +23,6 @@ class MathVerifier:
         self._symbolic = SymbolicEquivalence(settings.answer_timeout_s) if is_symbolic else None
 
     def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score of a response; see `verdict`."""
         return self.verdict(metadata, prompt, response).score
 
     def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
@@ -71,10 +70,8 @@ def _gold(answer: Any) -> str | None:
 
 
 def make(settings: Math) -> MathVerifier:
-    """Return the verifier of the settings."""
     return MathVerifier(settings)
 
 
 def build(settings: Math, run: Run) -> VerifierTermReward:
-    """Return the reward of the settings."""
     return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))

@@ -42,7 +42,6 @@ class Math(VerifierSettings):
 
     @property
     def outcome(self) -> bool:
-        """True: the answer decides the task."""
         return True
 
 
@@ -100,7 +99,6 @@ class Json(VerifierSettings):
 
 
 def _is_json_object(text: str) -> bool:
-    """Return True if a text is a JSON object, or empty."""
     try:
         return not text or isinstance(json.loads(text), dict)
     except ValueError:

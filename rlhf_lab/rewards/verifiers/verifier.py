@@ -57,22 +57,16 @@ class Verifier(Protocol):
 class DetailedVerifier(Protocol):
     """Verifier that also reports the parts of its score."""
 
-    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score; see `Verifier`."""
-        ...
+    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float: ...
 
-    def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
-        """Return the score with its parts."""
-        ...
+    def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict: ...
 
 
 @runtime_checkable
 class BatchVerifier(Protocol):
     """Verifier that checks many responses at once faster than one by one."""
 
-    def verdicts(self, responses: Sequence[GradedTriple]) -> list[VerifierVerdict]:
-        """Return one verdict per response, in order."""
-        ...
+    def verdicts(self, responses: Sequence[GradedTriple]) -> list[VerifierVerdict]: ...
 
 
 @runtime_checkable
@@ -107,7 +101,6 @@ def check_responses(verifier: Verifier, responses: Sequence[GradedTriple]) -> Re
         verdicts = verifier.verdicts(responses)
     else:
         verdicts = [_verdict(verifier, metadata, prompt, response) for metadata, prompt, response in responses]
-    # A dict instead of a set, so that the parts have a stable order.
     names = dict.fromkeys(name for verdict in verdicts for name in verdict.parts)
     parts = {}
     for name in names:

@@ -101,7 +101,6 @@ class VllmClient:
         self._aborts = 0  # number of calls of `abort`
 
     def is_healthy(self) -> bool:
-        """Return True if the server answers now."""
         try:
             self._request("GET", "/health", None)
         except ServerFailed:
@@ -136,7 +135,6 @@ class VllmClient:
         return list(answer["results"])
 
     def adapters(self) -> list[str]:
-        """Return the names of the adapters that the server has loaded."""
         models = parse_json(self._request("GET", "/v1/models", None))["data"]
         return [model["id"] for model in models if model["id"] != MODEL]
 
@@ -231,7 +229,6 @@ class VllmClient:
 
 
 def _reason(response: HTTPResponse, content: bytes) -> str:
-    """Return the reason of a rejected request in one line, with the HTTP status."""
     try:
         error = parse_json(content)
         problem = error["error"]

@@ -62,7 +62,6 @@ def device_here() -> Device:
 
 
 def python_of(directory: Path) -> Path:
-    """Return the path of the interpreter of an environment."""
     return directory / "bin" / "python"
 
 

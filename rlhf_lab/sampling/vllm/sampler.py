@@ -109,7 +109,6 @@ class VllmSampler:
         return lambda: Samples.gathered(prompts, group, wait())
 
     def close(self) -> None:
-        """Abandon submitted sampling that has not finished."""
         self.servers.give_up()
 
     def _prepared(
@@ -179,7 +178,6 @@ class VllmSampler:
     def _turns(
         self, rows: Sequence[OpenRow], turn: int, loaded: Loaded, sampling: SamplingParams, max_tokens_left: int
     ) -> list[SampledTurn]:
-        """Return the next turn of each row, sampled in parallel."""
 
         def ask(row: OpenRow) -> SampledTurn:
             capacity = max_tokens_left - row.opened - len(row.tokens.token_ids)

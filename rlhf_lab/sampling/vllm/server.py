@@ -58,7 +58,6 @@ class Serving:
     sleeps: bool = False
 
     def arguments(self, host: str, port: int) -> list[str]:
-        """Return the command-line arguments of vLLM's server."""
         values = {
             "model": self.model,
             "served-model-name": MODEL,
@@ -176,7 +175,6 @@ def server_rank(rank: int) -> int:
 
 
 def free_port() -> int:
-    """Return an unused port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -159,7 +159,6 @@ class Servers:
             wait([in_flight], timeout=0.1)
 
     def abort(self) -> None:
-        """Abort all pending requests of this process."""
         with self._lock:
             clients = list(self.clients.values())
         for client in clients:
@@ -278,12 +277,10 @@ class Servers:
         self.sent_s.append(time.monotonic() - started)
 
     def _at_all(self, urls: tuple[str, ...], ask: Callable[[VllmClient], Answer]) -> list[Answer]:
-        """Return the result of `ask` for each server; all servers are queried in parallel."""
         with ThreadPoolExecutor(len(urls)) as pool:
             return list(pool.map(lambda url: ask(self.client(url)), urls))
 
     def _next_name(self) -> str:
-        """Return an unused name for a version of weights or an adapter."""
         self._names += 1
         return f"{self._run}-{self._names}"
 
@@ -346,7 +343,6 @@ class Servers:
 
 
 def _device(model: nn.Module) -> environment.Device:
-    """Return the device of a new server: the device of the model."""
     return "cuda" if next(model.parameters()).device.type == "cuda" else "cpu"
 
 
@@ -372,7 +368,6 @@ def _sums(tensors: Sequence[torch.Tensor]) -> Hashable:
 
 
 def _architecture(model: nn.Module, dtype: str) -> str:
-    """Return the properties for which a server is started, as text."""
     config: Any = model.config
     values = {name: value for name, value in config.to_dict().items() if name not in OF_A_COPY}
     return json.dumps([type(model).__name__, values, dtype], sort_keys=True, default=str)
