@@ -27,7 +27,6 @@ class Beam:
     """A solution, possibly unfinished.
 
     Attributes:
-        token_ids: tokens so far.
         finished: True if the policy ended it, or if it has the maximum number of tokens.
         score: reward of the text so far; −inf if the reward abstained.
     """
@@ -42,7 +41,6 @@ class SearchResult:
     """The selected solution of one problem.
 
     Attributes:
-        response: text of the best beam.
         tokens: number of tokens that the policy generated for all beams of the problem.
     """
 
@@ -72,7 +70,6 @@ class BeamSearch:
         """Return the selected solution of each task.
 
         Args:
-            prompt_ids: token ids of the tasks' prompts.
             beams: number of candidates per step, k.
             width: number of next steps per kept candidate; at most `beams`.
         """

@@ -63,7 +63,6 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
     Args:
         prompts: the N responses to each of P prompts.
         opponents: other responses of the same policy to the same prompts, for `win_rate`.
-        sizes: values of n.
     """
     expected: dict[str, FloatArray] = {}
     # The gold reward decides wins at every prompt if it is known, as in the evaluator.

@@ -53,7 +53,6 @@ def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
 
     Args:
         prompts: responses to each of P prompts, with `gold` and `proxy`.
-        n: number of responses to select from.
     """
     gold = [column(responses, "gold") for responses in prompts]
     proxy = [column(responses, "proxy") for responses in prompts]

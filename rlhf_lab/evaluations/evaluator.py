@@ -59,7 +59,6 @@ class EpisodeLog(PolicyLog):
     """Rows and summaries of the episodes of policies. The first policy is the reference of the others.
 
     Args:
-        run: the run that evaluates.
         reward: reward that scores the responses as `proxy`; None omits it.
     """
 
@@ -80,7 +79,6 @@ class EpisodeLog(PolicyLog):
         """Return one row per episode, prompt-major: its text, its ground truth, its reward and its KL.
 
         Args:
-            collected: the episodes of each prompt.
             kl_N: KL of each episode from the reference in nats; None if it is not known.
         """
         group_size = len(collected[0])
@@ -161,9 +159,7 @@ class Evaluator(EpisodeLog):
     """Evaluates policies one by one. The first one is the reference that the others are compared with.
 
     Args:
-        run: the run that evaluates.
         reference: frozen policy for KL, drift and win rate.
-        encoder: encoder of all evaluated policies.
         reward: reward that scores the sampled responses as `proxy`; None omits it.
         beta: beta of the DPO objective whose optimum `idealised_ranking` describes; None omits that metric.
         max_length: maximum number of tokens of a held-out preference pair, prompt and response.
@@ -198,8 +194,6 @@ class Evaluator(EpisodeLog):
         """Return the summary of one policy. Append its rows and summary to the log unless they are there already.
 
         Args:
-            name: name of the policy.
-            model: the policy.
             samples_per_prompt: None takes that of the settings. Policies that are compared need the same number.
         """
         summary = self.find(name)
@@ -271,7 +265,6 @@ class Evaluator(EpisodeLog):
         """Return the accuracy of the greedily decoded response or episode, for data with verifiable answers.
 
         Args:
-            model: the policy.
             rows: rows of the sampled responses. They show if an environment knows which episodes are correct.
         """
         corpus = self.run.corpus

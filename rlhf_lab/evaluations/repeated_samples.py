@@ -26,9 +26,7 @@ def repeated_samples(
     """Return `pass@k`, and `maj@k` if responses state a final answer; {} if the correct responses are unknown.
 
     Args:
-        rows: prompt-major rows.
         sizes: values of k, up to the number of samples per prompt.
-        oracle: oracle of the data, which reads the answers.
     """
     prompts = by_prompt(rows)
     correct = [column(responses, "correct") for responses in prompts]

@@ -42,8 +42,6 @@ class SavedResponses:
     """Responses of one policy, as an evaluation logged them.
 
     Attributes:
-        directory: run directory of the evaluation.
-        policy: name of the policy.
         rows: one row per response, prompt-major.
         prompts: indices of the responses to each prompt.
         columns: numeric column → values, (N,); NaN is unscored.
@@ -140,8 +138,6 @@ def rescore(responses: SavedResponses, graphs: Mapping[str, RewardGraph], n: int
     is then compared with the saved reward, since there is no other weighting.
 
     Args:
-        responses: saved responses.
-        graphs: label → reward graph.
         n: number of responses to select from. 0 takes half of the saved ones, so that the estimate averages over many
             subsets and opponents are left for `win_rate`.
     """

@@ -30,8 +30,6 @@ def pair_figures(margin_N: FloatArray, unit: float, pairs: Sequence[Pair], bins:
     Args:
         margin_N: r(chosen) − r(rejected) of each pair, (N,).
         unit: logits per unit of reward.
-        pairs: labelled pairs.
-        bins: number of bins of the reliability diagram.
     """
     clusters = prompt_ids(pairs)
     logit_N = margin_N * unit
@@ -63,7 +61,6 @@ def response_figures(rewards: Mapping[str, FloatArray], words_N: FloatArray, pro
     Args:
         rewards: the reward first, then its parts, and the ground truth if it is known, (N,) each.
         words_N: number of words of each response, (N,).
-        prompts: prompt of each response.
     """
     scores_N = rewards["reward"]
     by_length = []

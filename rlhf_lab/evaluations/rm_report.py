@@ -105,9 +105,6 @@ class ScoredPairs:
     """Held-out pairs with the scores of both sides.
 
     Attributes:
-        pairs: the pairs.
-        chosen: scores of the chosen responses.
-        rejected: scores of the rejected responses.
         prompt_N: cluster label of each pair.
         margin_N: r(chosen) − r(rejected), NaN if a side is unscored.
     """
@@ -143,11 +140,7 @@ def pairs_report(
     """Return the metrics of labelled pairs.
 
     Args:
-        reward: reward to audit.
-        scored: pairs with their scores.
         unit: logits per unit of reward.
-        bins: number of bins of the calibration error.
-        oracle: ground truth, if there is one.
     """
     margin_N = scored.margin_N
     prompt_N = scored.prompt_N
@@ -258,7 +251,6 @@ def truth_report(columns: Mapping[str, FloatArray], prompts: list[str]) -> dict[
 
     Args:
         columns: `reward`, `truth` and `words` (in units of ten words), (N,) each.
-        prompts: prompt of each response.
     """
     within = within_prompts(columns, prompts)
     scores = {name: columns[name] for name in ("reward", "truth")}

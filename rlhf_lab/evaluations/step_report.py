@@ -54,7 +54,6 @@ class GradedSolutions:
     """Solutions of one set with their ground truth and the judge's scores.
 
     Attributes:
-        solutions: the solutions.
         prompts: index of the problem of each solution, (N,).
         scores: the judge's score of each solution, (N,).
         steps: the judge's probability at the end of each step.

@@ -42,12 +42,7 @@ def hint(term: str) -> str:
 
 
 def call_with_timeout(call: Callable[[], Returned], timeout_s: float, name: str) -> Returned:
-    """Call a reward with a time limit; 0 means no limit. Raise RewardFailed if it takes longer.
-
-    Args:
-        timeout_s: time limit in seconds.
-        name: name of the reward in messages.
-    """
+    """Call a reward with a time limit; 0 means no limit. Raise RewardFailed if it takes longer."""
     if not timeout_s:
         return call()
     outcome: list[Any] = []  # the returned value or the error; empty until the call ends

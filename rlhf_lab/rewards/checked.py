@@ -18,7 +18,6 @@ class CheckedReward:
     """Wrapper that checks a reward. Raises NumericError for an invalid value, LabError if the reward fails.
 
     Args:
-        name: name in messages and tables.
         reward: function of (prompts, responses), or a term that reads full episodes.
         on_error: `abstain` turns any failure into responses without a score: the failed responses if the reward reports
             them, else all responses of the call. BudgetExceeded, KeyboardInterrupt and SystemExit always pass.

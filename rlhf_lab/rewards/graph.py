@@ -36,7 +36,6 @@ class GraphReward(CheckedReward):
     """Reward that scores episodes with all terms of a graph.
 
     Args:
-        terms: name → checked term.
         settings: combination of the terms; every term's scale is known.
 
     Attributes:

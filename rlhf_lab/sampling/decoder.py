@@ -68,8 +68,6 @@ class Decoder:
         heads, kv_heads, head_dim: attention sizes; heads // kv_heads query heads share a key head.
         head_eps: ε of the norm of each query and key head; 0 without such a norm.
         gated: True if the MLP multiplies its activation by a second projection (SwiGLU).
-        activation: activation function of the MLP.
-        cache_dtype: dtype of the KV cache.
         refills: True if new rows may join rows that have already started.
     """
 

@@ -39,7 +39,6 @@ class BatchCapacity:
     """Limits of one batch.
 
     Attributes:
-        rows: maximum number of rows.
         slots: maximum number of response tokens of a row.
         width: tokens of the longest prompt.
         tokens: maximum number of prompt and response tokens in the cache, over all rows.
@@ -76,7 +75,6 @@ class Decoding:
     Args:
         decoder: `Decoder`, `ModelDecoder`, or the decoder of a pack's model family (`models.families`).
         prompts: token ids of each prompt, which has `group` rows: row i belongs to prompt i // group.
-        turns: collects the tokens and decides which rows continue.
         slots: maximum number of tokens that a row adds to its prompt.
         positions: maximum number of tokens of a row with its prompt.
     """

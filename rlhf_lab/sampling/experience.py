@@ -25,7 +25,6 @@ class EpisodeGroup:
         early: for each episode, the part of its score earned by each turn except the last; empty if only complete
             episodes are scored.
         greedy: shaped score of the greedy response, for `remax`; None without one.
-        greedy_tokens: number of tokens of the greedy response.
         pool: group as it was sampled, if a filter removed episodes from it; None otherwise.
     """
 

@@ -40,7 +40,6 @@ class Samples:
     """G rows for each of B prompts, in prompt order.
 
     Attributes:
-        prompts: B prompts as token ids.
         rows_BG: tokens that each row added to its prompt.
     """
 
@@ -102,7 +101,6 @@ class LocalSampler:
 
     Args:
         stop_ids: tokens that end a turn.
-        allowed: ids of the only tokens that may be sampled; empty allows all.
         decode: function from token ids to text, for turns that end with a stop text (`rollout.stop`).
     """
 
@@ -141,7 +139,6 @@ class LocalSampler:
             temperature: replaces `rollout.temperature`; 0 is greedy.
             next_turn: returns the tokens that follow a turn of a row (prompt index · group + sample index). It is
                 called in the process that samples the row. None makes every row a single response.
-            max_turns: maximum number of turns of a row.
             opened: for each prompt, the number of its last tokens that belong to the first turn of its rows and count
                 as tokens of that turn; None is 0. A row gets at least one new token.
         """
@@ -270,8 +267,6 @@ class Noise:
 
     Args:
         seeds: one seed for each block of `rows` consecutive rows.
-        rows: number of rows per seed.
-        slots: maximum number of tokens of a turn.
     """
 
     def __init__(self, seeds: Sequence[int], rows: int, slots: int):

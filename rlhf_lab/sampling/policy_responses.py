@@ -17,11 +17,7 @@ SCALE_PROMPTS = 256
 
 
 class PolicyResponses:
-    """Sampler of `needs.policy`. Samples depend only on the run's seed and a purpose, not on other sampling.
-
-    Attributes:
-        encoder: encoder of the policy.
-    """
+    """Sampler of `needs.policy`. Samples depend only on the run's seed and a purpose, not on other sampling."""
 
     def __init__(self, run: Run):
         source = run.needs["policy"]

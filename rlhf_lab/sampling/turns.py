@@ -49,7 +49,6 @@ def end_turn(
     Args:
         spoken: tokens of the turn, which are already part of the row.
         finished: False if the turn was truncated.
-        max_tokens_left: maximum number of tokens that the row may add to its prompt.
     """
     row.finished = finished
     follows = next_turn(number, spoken)  # also after a truncated turn: the environment judges it as it is

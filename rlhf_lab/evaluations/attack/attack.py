@@ -43,9 +43,7 @@ class ScoredResponses:
     """Responses of one policy, or of the data. Those that the attack starts from are called start responses.
 
     Attributes:
-        prompts: P prompts.
         responses: S responses to each prompt; the first start response is the one that the attack edits.
-        reward_PS: their rewards.
         gold_PS: their true rewards; NaN if there is none.
     """
 

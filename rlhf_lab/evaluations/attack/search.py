@@ -53,14 +53,8 @@ class AttackSearch:
     """Beam search from one start response per prompt.
 
     Args:
-        score: reward to attack.
-        prompts: P prompts.
-        starts: start response of each prompt.
         scores_P: scores of the start responses; a prompt whose start has no score is not searched.
         pool: unit ("sentence", "word") → texts that may be inserted.
-        settings: sizes of the search.
-        max_words: maximum number of words of an edited response.
-        seed: seed of the edits.
 
     Attributes:
         beams: kept candidates of each prompt, best first.

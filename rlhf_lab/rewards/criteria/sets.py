@@ -52,9 +52,7 @@ class CriteriaSet:
     """Criteria of a domain.
 
     Attributes:
-        domain: name of the domain.
         hand_weights: criterion → weight, in the order of the columns of `measure`.
-        measure: function that computes the criteria.
     """
 
     domain: str

@@ -34,7 +34,6 @@ class CallableReward:
         function: (prompts, responses, *, answer, …) or TRL's (completions, **kwargs) → a number or None (unscored) for
             each response.
         columns: columns that it receives by name.
-        name: name of the function in messages.
         files: the user's files; messages give the position of an error in them.
 
     Attributes:

@@ -25,7 +25,6 @@ class RemoteReward:
 
     Args:
         references: prompt → answer in the data, with `send_references`.
-        pause_s: pause in seconds before the first retry.
     """
 
     def __init__(self, settings: Remote, references: Mapping[str, str] | None = None, pause_s: float = 0.5):

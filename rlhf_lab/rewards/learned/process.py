@@ -43,8 +43,6 @@ class Judged(NamedTuple):
     """Probabilities that a judge assigns to one response.
 
     Attributes:
-        steps: probability at the end of each step.
-        last: probability at the last token.
         cut: True if the response has steps beyond the judge's maximum length.
     """
 
@@ -124,7 +122,6 @@ def load_judge(
     """Load the process or outcome reward model in a directory.
 
     Args:
-        model_settings: settings of `model=…`.
         base: see `load_reward_model`.
     """
     trained_as = JudgeFile.load(source)

@@ -17,7 +17,6 @@ class RubricReward:
     """Reward from one rubric model.
 
     Args:
-        scorer: the model.
         attributes: attributes whose mean is the reward; empty takes the model's standardised score.
     """
 

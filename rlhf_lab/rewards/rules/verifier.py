@@ -19,7 +19,6 @@ class AnswerKeyReward:
 
     Args:
         answers: prompt → answer.
-        settings: rewards of right, wrong and stated answers.
     """
 
     def __init__(self, answers: Mapping[str, str], settings: VerifierTerm):

@@ -84,7 +84,6 @@ class VllmClient:
     """Client of one server; it may be used from several threads.
 
     Args:
-        url: address of the server, such as http://127.0.0.1:8000.
         timeout_s: maximum seconds of a request, from its start to the last byte of the answer.
     """
 

@@ -36,7 +36,6 @@ class OpenRow:
         url: address of the server that samples it.
         seed: seed of the row, from which the seeds of its turns are derived.
         context: token ids of the prompt and of everything added to it.
-        tokens: tokens that were added to the prompt.
         opened: tokens of the first turn that are part of the prompt.
     """
 
@@ -53,11 +52,6 @@ class VllmSampler:
 
     Attributes:
         exact: False, because another program computes the log-probabilities, so they differ from training's.
-
-    Args:
-        stop_ids: tokens that end a turn.
-        allowed: ids of the only tokens that may be sampled; empty allows all.
-        decode: function from token ids to text, for turns that end with a stop text (`rollout.stop`).
     """
 
     exact = False

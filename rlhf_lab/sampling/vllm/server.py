@@ -40,7 +40,6 @@ class Serving:
     Attributes:
         model: directory with a config.json in Hugging Face's format; weights are not read from it.
         dtype: dtype of weights and computation, float32 or bfloat16.
-        device: cpu or cuda.
         context_tokens: maximum number of tokens of a prompt with its response.
         tensor_parallel: number of GPUs, or of processes on a CPU, over which the model is sharded.
         gpu_memory: fraction of the GPU's memory that the server uses.

@@ -54,7 +54,6 @@ class Loaded:
     """State of the servers, as every process receives it.
 
     Attributes:
-        urls: addresses of the servers.
         version: version that the servers report for every token sampled with these weights.
         positions: maximum number of tokens of a prompt with its response.
         model: model name in requests: MODEL, or the name of an adapter on it.
