@@ -23,7 +23,7 @@ from rlhf_lab.core.progress import progress
 from rlhf_lab.models.truncation import Truncation
 from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.drawing import draw
-from rlhf_lab.sampling.turns import Turns
+from rlhf_lab.sampling.turns import OneTurn, SeveralTurns
 
 DROP_BELOW = 0.75
 """Replace finished rows once at most this fraction of rows is unfinished (see docs/design/003-speed.md)."""
@@ -84,7 +84,7 @@ class Decoding:
         decoder: Any,
         prompts: Sequence[list[int]],
         group: int,
-        turns: Turns,
+        turns: OneTurn | SeveralTurns,
         *,
         temperature: float,
         truncation: Truncation,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import nn
 
@@ -26,20 +26,6 @@ from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run, seed_for
-
-
-@runtime_checkable
-class Asynchronous(Protocol):
-    """A sampler that runs in parallel with the trainer."""
-
-    def submit(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
-        """Start sampling with the model's current weights. Returns a function that waits for the samples.
-
-        `submit` has the arguments of `sample`.
-        """
-        ...
-
-    def close(self) -> None: ...
 
 
 class EpisodeCollector:
@@ -89,16 +75,17 @@ class EpisodeCollector:
             openings: token ids with which the first turn of each task's episodes starts. They are read, not sampled,
                 and count as tokens of the turn.
         """
-        collection = self._start(self._sample_now, model, tasks, group, seed, temperature, prompts, openings)
-        return collection.episodes()
+        return self._start(self._sample_now, model, tasks, group, seed, temperature, prompts, openings).episodes()
 
     def submit(self, model: nn.Module, tasks: Sequence[Task], group: int, seed: int) -> Collection:
         """Start `collect` without waiting for a parallel sampler; the model may change in the meantime."""
-        start = self.sampler.submit if isinstance(self.sampler, Asynchronous) else self._sample_now
+        # only a sampler that runs in parallel with the trainer has `submit` and `close`
+        start = getattr(self.sampler, "submit", self._sample_now)
         return self._start(start, model, tasks, group, seed)
 
     def close(self) -> None:
-        if isinstance(self.sampler, Asynchronous):
+        """Abandon submitted sampling that has not finished."""
+        if hasattr(self.sampler, "close"):
             self.sampler.close()
 
     def _sample_now(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
@@ -133,28 +120,20 @@ class EpisodeCollector:
             conversations = Conversations(
                 self.environment, self.encoder, self.reader, tasks, group, seed, max_turns=self.max_turns
             )
-        wait_for_samples = start(
-            model,
-            contexts,
-            group,
-            seed,
-            temperature=temperature,
-            next_turn=conversations.answer if conversations else None,
-            max_turns=self.max_turns,
-            **opened,
-        )
+        next_turn = conversations.answer if conversations else None
+        options = {"temperature": temperature, "next_turn": next_turn, "max_turns": self.max_turns, **opened}
+        wait_for_samples = start(model, contexts, group, seed, **options)
 
         def wait_for_episodes() -> list[list[Episode]]:
             samples = wait_for_samples()
             steps = conversations.exchange() if conversations else {}
-            episodes_of_tasks = []
-            for i, task in enumerate(tasks):
-                episodes = []
-                for g, row in enumerate(samples.rows_BG[i]):
-                    row_steps = steps.get(i * group + g, [])
-                    episodes.append(self._episode(task, prompts[i], openings[i], row, row_steps))
-                episodes_of_tasks.append(episodes)
-            return episodes_of_tasks
+            return [
+                [
+                    self._episode(task, prompts[i], openings[i], row, steps.get(i * group + g, []))
+                    for g, row in enumerate(samples.rows_BG[i])
+                ]
+                for i, task in enumerate(tasks)
+            ]
 
         return Collection(wait_for_episodes)
 

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
@@ -29,7 +27,7 @@ from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.decoding import Decoding
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns, new_token_limit
+from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, new_token_limit
 from rlhf_lab.training.run import seed_for
 
 STOP_MARGIN = 8  # extra tokens decoded before a possible stop text, so that decoding starts at a complete character
@@ -149,20 +147,13 @@ class LocalSampler:
         rows = len(prompts) * group
         noise = Noise(seed, group, slots) if isinstance(seed, Sequence) else Noise([seed], rows, slots)
         order = own_prompts(prompts)
+        opened = opened or [0] * len(prompts)
         own_rows: dict[int, RowTokens] = {}
         # a process without own prompts must enter too: it takes part in the all-gather of a sharded model
         with at_hand([model]), gather_while_reading(model) as readable_model:
             if order:
                 own_rows = self._sample_rows(
-                    readable_model,
-                    prompts,
-                    order,
-                    group,
-                    noise,
-                    temperature,
-                    next_turn,
-                    max_turns,
-                    opened or [0] * len(prompts),
+                    readable_model, prompts, order, group, noise, temperature, next_turn, max_turns, opened
                 )
         return Samples.gathered(prompts, group, own_rows)
 
@@ -184,7 +175,25 @@ class LocalSampler:
         device = next(model.parameters()).device
         # Inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs.
         guard = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
-        turns = self._turns(order, group, noise, device, next_turn, max_tokens_left, opened)
+        numbers = [i * group + g for i in order for g in range(group)]
+        opened_rows = [opened[i] for i in order for _ in range(group)]
+        turns: OneTurn | SeveralTurns
+        # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
+        if next_turn is None and not self.settings.stop:
+            limits = [new_token_limit(max_tokens_left, o) for o in opened_rows]
+            turns = OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device, limits)
+        else:
+            turns = SeveralTurns(
+                numbers,
+                lambda turn: noise(turn).numpy(),
+                self.stop_ids,
+                device,
+                next_turn=next_turn or (lambda row, tokens: ()),
+                ends_text=self.ends_text,
+                slots=self.settings.max_new_tokens,
+                max_tokens_left=max_tokens_left,
+                opened=opened_rows,
+            )
         decoding = Decoding(
             decoder,
             [prompts[i] for i in order],
@@ -218,35 +227,8 @@ class LocalSampler:
         require_finite(rows)
         return rows
 
-    def _turns(
-        self,
-        prompt_numbers: Sequence[int],
-        group: int,
-        noise: Noise,
-        device: torch.device,
-        next_turn: NextTurn | None,
-        max_tokens_left: int,
-        opened: Sequence[int],
-    ) -> Turns:
-        numbers = [i * group + g for i in prompt_numbers for g in range(group)]
-        opened_rows = [opened[i] for i in prompt_numbers for _ in range(group)]
-        # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
-        if next_turn is None and not self.settings.stop:
-            limits = [new_token_limit(max_tokens_left, o) for o in opened_rows]
-            return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device, limits)
-        return SeveralTurns(
-            numbers,
-            noise.numpy,
-            self.stop_ids,
-            device,
-            next_turn=next_turn or (lambda row, tokens: ()),
-            ends_text=self._ends_text,
-            slots=self.settings.max_new_tokens,
-            max_tokens_left=max_tokens_left,
-            opened=opened_rows,
-        )
-
-    def _ends_text(self, tokens: list[int]) -> bool:
+    def ends_text(self, tokens: list[int]) -> bool:
+        """Return True if the tokens of a turn end with a stop text."""
         return completes_stop(tokens, self.settings.stop, self.decode)
 
     def _build_decoder(self, model: nn.Module, positions: int) -> Any:
@@ -283,10 +265,6 @@ class Noise:
             blocks = [torch.rand(self.shape, generator=generator) for generator in generators]
             self._turns[turn] = torch.cat(blocks)
         return self._turns[turn]
-
-    def numpy(self, turn: int) -> NDArray[np.float32]:
-        """Return the numbers of a turn as a NumPy array, for single look-ups on the host."""
-        return self(turn).numpy()
 
 
 def build(settings: Local, encoder: Encoder) -> LocalSampler:

@@ -18,8 +18,7 @@ from torch import nn
 from rlhf_lab.core import ranks
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.sharded import at_hand, unsharded
-from rlhf_lab.models.truncation import Truncation
-from rlhf_lab.sampling.local import Samples, allowed_ids, completes_stop, longest_row, own_prompts, require_finite
+from rlhf_lab.sampling.local import LocalSampler, Samples, allowed_ids, longest_row, own_prompts, require_finite
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import NextTurn, RowTokens, end_turn
 from rlhf_lab.sampling.vllm.client import SampledTurn, SamplingParams, ServerFailed
@@ -47,44 +46,24 @@ class OpenRow:
     opened: int
 
 
-class VllmSampler:
+class VllmSampler(LocalSampler):
     """Sampler of a model through vLLM servers, which receive its weights when they have different ones.
 
-    Attributes:
-        exact: False, because another program computes the log-probabilities, so they differ from training's.
+    It is not exact: another program computes the log-probabilities, so they differ from training's.
     """
 
-    exact = False
+    settings: Vllm
 
-    def __init__(
-        self,
-        settings: Vllm,
-        stop_ids: Sequence[int],
-        *,
-        allowed: Sequence[int] = (),
-        decode: Callable[[list[int]], str] | None = None,
-        servers: Servers | None = None,
-    ):
-        self.settings = settings
-        self.stop_ids = tuple(stop_ids)
-        self.truncation = Truncation(tuple(allowed), settings.top_k, settings.top_p)
-        self.decode = decode
+    def __init__(self, settings: Vllm, stop_ids: Sequence[int], *, servers: Servers | None = None, **options: Any):
+        super().__init__(settings, stop_ids, **options)
+        self.exact = False
         self.servers = servers or servers_of(settings)
 
     def sample(
-        self,
-        model: nn.Module,
-        prompts: Sequence[list[int]],
-        group: int,
-        seed: int | Sequence[int],
-        *,
-        temperature: float | None = None,
-        next_turn: NextTurn | None = None,
-        max_turns: int = 1,
-        opened: Sequence[int] | None = None,
+        self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int | Sequence[int], **options: Any
     ) -> Samples:
         """Sample `group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
-        sample_rows = self._prepared(model, prompts, group, seed, temperature, next_turn, max_turns, opened)
+        sample_rows = self._prepared(model, prompts, group, seed, **options)
         samples = Samples.gathered(prompts, group, sample_rows())
         self.servers.rest()  # `gathered` returns once all processes have their rows, so no server is needed any more
         return samples
@@ -137,9 +116,9 @@ class VllmSampler:
         sampling = SamplingParams(
             temperature, self.stop_ids, self.truncation.top_k, self.truncation.top_p, self.truncation.allowed
         )
-        return partial(self._sample_rows, rows, loaded, sampling, next_turn, max_tokens_left)
+        return partial(self._request_rows, rows, loaded, sampling, next_turn, max_tokens_left)
 
-    def _sample_rows(
+    def _request_rows(
         self,
         rows: list[OpenRow],
         loaded: Loaded,
@@ -205,36 +184,20 @@ class VllmSampler:
 
     def _take(self, row: OpenRow, sampled: SampledTurn, next_turn: NextTurn | None, max_tokens_left: int) -> list[int]:
         """Add a turn to its row. Returns the tokens that the row reads before its next turn; empty at its end."""
-        spoken = sampled.token_ids
-        length = self._length(spoken)
-        row.tokens.token_ids += spoken[:length]
+        length = len(sampled.token_ids)
+        if self.settings.stop:  # a server has no tokenizer, so it samples beyond the first stop text
+            ends = (size for size in range(1, length) if self.ends_text(sampled.token_ids[:size]))
+            length = next(ends, length)
+        spoken = sampled.token_ids[:length]
+        row.tokens.token_ids += spoken
         row.tokens.sampled += [True] * length
         row.tokens.logps += sampled.logps[:length]
-        row.context += spoken[:length]
-        turn_tokens = spoken[:length]
-        finished = turn_tokens[-1] in self.stop_ids or self._ends_text(turn_tokens)
-        return list(
-            end_turn(
-                row.tokens,
-                row.number,
-                spoken[:length],
-                finished=finished,
-                next_turn=next_turn or (lambda number, tokens: ()),
-                max_tokens_left=max_tokens_left - row.opened,
-            )
-        )
-
-    def _length(self, tokens: list[int]) -> int:
-        """Return the number of tokens up to the first stop text. A server has no tokenizer, so it samples beyond it."""
-        if not self.settings.stop:
-            return len(tokens)
-        for length in range(1, len(tokens)):
-            if self._ends_text(tokens[:length]):
-                return length
-        return len(tokens)
-
-    def _ends_text(self, tokens: list[int]) -> bool:
-        return completes_stop(tokens, self.settings.stop, self.decode)
+        row.context += spoken
+        finished = spoken[-1] in self.stop_ids or self.ends_text(spoken)
+        next_turn = next_turn or (lambda number, tokens: ())
+        left = max_tokens_left - row.opened
+        follows = end_turn(row.tokens, row.number, spoken, finished=finished, next_turn=next_turn, max_tokens_left=left)
+        return list(follows)
 
 
 def row_seed(seed: int | Sequence[int], prompt: int, sample: int, group: int) -> int:
