@@ -6,14 +6,13 @@ all subsets of n among the N (`statistics/best_of_n.py`), so all n are compared 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, ScoredPolicyStage
-from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
+from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt, rounded
 from rlhf_lab.evaluations.settings import BestOfN
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl
 from rlhf_lab.statistics.estimates import Estimate, win_or_tie
@@ -99,14 +98,10 @@ def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:
         scored = [row for row in responses[:n] if row["proxy"] is not None]
         if scored:
             best = max(scored, key=lambda row: row["proxy"])
-            expected = {f"expected_{key}": _rounded(values_P[prompt]) for key, values_P in values.items()}
+            expected = {f"expected_{key}": rounded(values_P[prompt]) for key, values_P in values.items()}
             row = {**best, "policy": f"best of {n}", "kl": kl, **expected}
             rows.append(row)
     return rows
-
-
-def _rounded(value: float) -> float | None:
-    return None if math.isnan(value) else round(float(value), 6)
 
 
 def estimates(n: int, values: dict[str, FloatArray], proxy_P: FloatArray) -> dict[str, Estimate]:

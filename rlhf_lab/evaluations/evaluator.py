@@ -5,7 +5,6 @@ Every estimate has its n and an interval clustered by prompt. policy_log.py desc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
@@ -18,12 +17,13 @@ from rlhf_lab.core import measures
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import finite_values
 from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.core.progress import labelled
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
-from rlhf_lab.evaluations.repeated_samples import read_answers, repeated_samples
+from rlhf_lab.evaluations.repeated_samples import read_answers, repeated_samples, rounded
 from rlhf_lab.evaluations.verbosity import is_verbose
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.build import load_encoder, load_policy
@@ -115,7 +115,7 @@ class EpisodeLog(PolicyLog):
             if self.has_environment or self.is_spoken:
                 row["category"] = episode.task.metadata.get("category")
             for key, values in columns.items():
-                row[key] = _number(values[i], exact=key in exact)
+                row[key] = finite_values(values[i]) if key in exact else rounded(values[i])
             rows.append(row)
         if self.run.corpus.renderer is not None:
             write_clips(rows, self.run.corpus.renderer, self.run.directory, prompts=self.settings.clips)
@@ -376,10 +376,3 @@ def _by_category(
         if not np.isnan(values[members]).all():
             estimates[f"{key}/{name}"] = estimate(values[members], clusters[members])
     return estimates
-
-
-def _number(value: float | None, *, exact: bool) -> float | None:
-    """Convert a value for JSON: NaN, which JSON lacks, becomes null. Values that are not `exact` get six digits."""
-    if value is None or math.isnan(value):
-        return None
-    return float(value) if exact else round(float(value), 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,11 @@ from rlhf_lab.statistics.rows import column, fractions_at, grouped
 
 Rows = list[dict[str, Any]]
 """Rows of evaluation.jsonl."""
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a value of a row with six digits. NaN, which JSON lacks, becomes None."""
+    return None if value is None or math.isnan(value) else round(float(value), 6)
 
 
 def by_prompt(rows: Sequence[dict[str, Any]]) -> list[Rows]:

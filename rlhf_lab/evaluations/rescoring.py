@@ -20,6 +20,7 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_jsonl, read_object
 from rlhf_lab.core.types import FloatArray
+from rlhf_lab.evaluations.repeated_samples import rounded
 from rlhf_lab.rewards.combine import SCALES_FILE, combine, nodes, with_scales
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.statistics.best_of_n import (
@@ -176,7 +177,7 @@ def _score_policy(responses: SavedResponses, table: dict[str, FloatArray], proxy
     metrics = {name: clustered_mean(values_N, clusters_N) for name, values_N in table.items()}
     rows = [_without_proxy(row) for row in responses.rows]
     if proxy_N is not None:
-        rows = [{**row, "proxy": _number(value)} for row, value in zip(rows, proxy_N, strict=True)]
+        rows = [{**row, "proxy": rounded(value)} for row, value in zip(rows, proxy_N, strict=True)]
     return Rescored(responses.policy, metrics, rows)
 
 
@@ -208,11 +209,11 @@ def _score_choice(
     for prompt, best_row in enumerate(best):
         if best_row is None:
             continue
-        row = {**_without_proxy(responses.rows[best_row]), "policy": label, "kl": _number(kl)}
+        row = {**_without_proxy(responses.rows[best_row]), "policy": label, "kl": rounded(kl)}
         if "proxy" in table:
-            row["proxy"] = _number(score_N[best_row])
+            row["proxy"] = rounded(score_N[best_row])
         for name, values_P in expected.items():
-            row[f"expected_{name}"] = _number(values_P[prompt])
+            row[f"expected_{name}"] = rounded(values_P[prompt])
         rows.append(row)
     return Rescored(label, metrics, rows)
 
@@ -250,7 +251,3 @@ def _best_rows(responses: SavedResponses, score_N: FloatArray, n: int) -> list[i
 def _without_proxy(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved row without its reward, which was computed with another weighting."""
     return {key: value for key, value in row.items() if key != "proxy"}
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 6)

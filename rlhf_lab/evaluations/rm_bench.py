@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.files import write_json, write_text
+from rlhf_lab.core.files import finite_values, write_json, write_text
 from rlhf_lab.core.types import FloatArray, TextReward
 from rlhf_lab.data.benchmarks import BenchmarkItem, WorkedSolution, own_items, read_items, read_solutions
 from rlhf_lab.evaluations.settings import RewardBenchmark
@@ -89,12 +89,10 @@ def score_items(reward: TextReward, items: Sequence[BenchmarkItem]) -> list[Floa
 
 def reward_bench(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -> Report:
     """Score RewardBench: accuracy per subset and section; `score` if all four sections have items."""
-    wins = []
-    for scores_K in scores:
-        if np.isnan(scores_K).any():
-            wins.append(math.nan)
-        else:
-            wins.append(float(rules.pair_wins(scores_K[:1], scores_K[1:])[0]))
+    wins = [
+        math.nan if np.isnan(scores_K).any() else float(rules.pair_wins(scores_K[:1], scores_K[1:])[0])
+        for scores_K in scores
+    ]
     subsets = by_subset(items, wins)
     sections = {}
     for section, weights in rules.SECTIONS.items():
@@ -109,7 +107,7 @@ def reward_bench(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -
         {
             "id": item.name,
             "subset": item.subset,
-            "results": _number(win),
+            "results": win,
             "scores_chosen": scores_K[0],
             "scores_rejected": scores_K[1],
         }
@@ -120,25 +118,20 @@ def reward_bench(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -
 
 def reward_bench_2(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -> Report:
     """Score RewardBench 2: best-of-4 credit per subset, Ties by its formula; `score` is their mean."""
-    credit = []
-    for scores_K in scores:
-        credit.append(math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K))
+    credit = [math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K) for scores_K in scores]
     in_ties = [item.subset.lower() == "ties" for item in items]
     others = [k for k, tie in enumerate(in_ties) if not tie]
-    other_items = [items[k] for k in others]
-    other_credit = [credit[k] for k in others]
-    subsets = by_subset(other_items, other_credit)
+    subsets = by_subset([items[k] for k in others], [credit[k] for k in others])
     if any(in_ties):
-        tied_items = [(items[k], scores[k]) for k, tie in enumerate(in_ties) if tie]
-        subsets[rules.TIES] = score_ties(tied_items)
+        subsets[rules.TIES] = score_ties([(items[k], scores[k]) for k, tie in enumerate(in_ties) if tie])
     score = weighted(subsets, dict.fromkeys(subsets, 1))
     rows = [
         {
             "id": item.name,
             "subset": item.subset,
             "num_correct": len(item.right),
-            "scores": scores_K,
-            "results": None if tie else _number(item_credit),
+            "scores": scores_K.tolist(),
+            "results": None if tie else item_credit,
         }
         for item, scores_K, item_credit, tie in zip(items, scores, credit, in_ties, strict=True)
     ]
@@ -181,10 +174,10 @@ def reward_math(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) ->
         "mrr": mean("reciprocal_rank"),
     }
     rows = [
-        {"problem": item.prompt, "chosen": len(item.right), "score": scores_K}
+        {"problem": item.prompt, "chosen": len(item.right), "score": scores_K.tolist()}
         for item, scores_K in zip(items, scores, strict=True)
     ]
-    return metrics | counts(items, scores), {"reward_math.json": _to_plain(rows)}
+    return metrics | counts(items, scores), {"reward_math.json": finite_values(rows)}
 
 
 def process_bench(reward: TextReward, solutions: Sequence[WorkedSolution], threshold: float) -> Report:
@@ -236,9 +229,7 @@ def by_subset(items: Sequence[BenchmarkItem], values: Sequence[float]) -> dict[s
     estimates = {}
     for subset in dict.fromkeys(item.subset for item in items):
         positions = [k for k, item in enumerate(items) if item.subset == subset]
-        subset_values = [values[k] for k in positions]
-        subset_prompts = [items[k].prompt for k in positions]
-        estimates[subset] = clustered_mean(subset_values, subset_prompts)
+        estimates[subset] = clustered_mean([values[k] for k in positions], [items[k].prompt for k in positions])
     return estimates
 
 
@@ -251,10 +242,7 @@ def weighted(parts: Mapping[str, Estimate], weights: Mapping[str, float]) -> Est
     # a part with fewer than two clusters has no finite interval, so the mean has none either
     if math.isnan(mean) or not all(estimate.bounded for estimate in parts.values()):
         return Estimate(mean, -math.inf, math.inf, n, clusters)
-    half_widths = []
-    for name, estimate in parts.items():
-        half_widths.append((estimate.high - estimate.low) / 2 * weights[name] / total)
-    half_width = math.hypot(*half_widths)
+    half_width = math.hypot(*((part.high - part.low) / 2 * weights[name] / total for name, part in parts.items()))
     return Estimate(mean, mean - half_width, mean + half_width, n, clusters)
 
 
@@ -274,9 +262,7 @@ def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
         # The score is undefined for a bootstrap sample in which no question has both of its prompts.
         if any(len({prompt.tied for prompt in question}) == 2 for question in selected):
             # A question sampled twice counts as two: the rule groups prompts by their number, so they are renumbered.
-            sample: list[rules.TiesPrompt] = []
-            for index, question in enumerate(selected):
-                sample += [rules.renumbered(prompt, index) for prompt in question]
+            sample = [rules.renumbered(prompt, k) for k, question in enumerate(selected) for prompt in question]
             scores.append(rules.ties_score(sample))
     bounds = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
     low, high = (float(bound) for bound in np.quantile(scores, bounds))
@@ -292,19 +278,7 @@ def result_files(name: str, subsets: Mapping[str, Estimate], rows: list[dict[str
     """Return the content of RewardBench's two files: a score per subset, and the columns of all rows."""
     means = {subset: estimate.mean for subset, estimate in subsets.items()}
     columns = {key: [row[key] for row in rows] for key in rows[0]}
-    return {f"{name}.json": means, f"{name}_scores.json": _to_plain(columns)}
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, np.ndarray)):
-        return [_to_plain(item) for item in value]
-    return _number(float(value)) if isinstance(value, (float, np.floating)) else value
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return {f"{name}.json": means, f"{name}_scores.json": finite_values(columns)}
 
 
 def build(settings: RewardBenchmark, run: Run) -> Benchmarking:
