@@ -75,11 +75,9 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
             values = [column(rows, key) for rows in prompts]
         if all(np.isnan(values_N).all() for values_N in values):
             continue
-        per_prompt = []
-        for rows, values_N in zip(prompts, values, strict=True):
-            proxy_N = column(rows, "proxy")
-            per_prompt.append(best_of_n(proxy_N, values_N, sizes))
-        expected[key] = np.stack(per_prompt)
+        expected[key] = np.stack(
+            [best_of_n(column(rows, "proxy"), values_N, sizes) for rows, values_N in zip(prompts, values, strict=True)]
+        )
     return expected
 
 
@@ -99,8 +97,7 @@ def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:
         if scored:
             best = max(scored, key=lambda row: row["proxy"])
             expected = {f"expected_{key}": rounded(values_P[prompt]) for key, values_P in values.items()}
-            row = {**best, "policy": f"best of {n}", "kl": kl, **expected}
-            rows.append(row)
+            rows.append({**best, "policy": f"best of {n}", "kl": kl, **expected})
     return rows
 
 

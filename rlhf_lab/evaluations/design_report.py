@@ -74,11 +74,8 @@ def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
 def _gains(proxy: list[FloatArray], values: list[FloatArray], n: int) -> FloatArray:
     """Return the value of the best of n by proxy minus the mean value, per prompt, in sd of all values, (P,)."""
     sd = max(float(np.nanstd(np.concatenate(values))), 1e-9)  # a constant reward has sd 0 and no gain
-    gains = []
-    for proxy_N, values_N in zip(proxy, values, strict=True):
-        single, best = best_of_n(proxy_N, values_N, [1, n])
-        gains.append((best - single) / sd)
-    return np.array(gains)
+    best = [best_of_n(proxy_N, values_N, [1, n]) for proxy_N, values_N in zip(proxy, values, strict=True)]
+    return np.diff(np.stack(best), axis=1)[:, 0] / sd
 
 
 def build(settings: DesignReport, run: Run) -> DesignAudit:

@@ -137,9 +137,8 @@ class EpisodeLog(PolicyLog):
             metrics[key] = estimate(values, clusters)
             if metric.by_category:
                 metrics |= _by_category(key, categories, values, clusters, estimate)
-        if self.is_spoken:
-            metrics |= _by_category("gold", categories, columns["gold"], clusters, clustered_mean)
-            metrics |= _by_category("proxy", categories, columns["proxy"], clusters, clustered_mean)
+        for key in ("gold", "proxy") if self.is_spoken else ():
+            metrics |= _by_category(key, categories, columns[key], clusters, clustered_mean)
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
@@ -147,8 +146,7 @@ class EpisodeLog(PolicyLog):
         judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
         if judge:
             # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
-            wins = win_or_tie(columns[judge] - base[judge])
-            metrics["win_rate"] = clustered_mean(wins, clusters)
+            metrics["win_rate"] = clustered_mean(win_or_tie(columns[judge] - base[judge]), clusters)
         if {"proxy", "kl"} <= metrics.keys() and far_enough(metrics["kl"]):
             gain = columns["proxy"] - base["proxy"]
             metrics["reward_per_nat"] = ratio_of_means(gain, columns["kl"], clusters)
@@ -307,8 +305,7 @@ class Evaluator(EpisodeLog):
             # the implicit reward of DPO is proportional to log π − log π_ref
             metrics["implicit_accuracy"] = clustered_rate(implicit.numpy(), clusters)
         if self.beta and all(p is not None for p in self.p_chosen):
-            probabilities = [float(p or 0) for p in self.p_chosen]
-            p_chosen = torch.tensor(probabilities)
+            p_chosen = torch.tensor([float(p or 0) for p in self.p_chosen])
             ranked = idealised_ranking(ref, p_chosen, beta=self.beta).double()
             metrics["idealised_ranking"] = clustered_rate(ranked.numpy(), clusters)
         return metrics

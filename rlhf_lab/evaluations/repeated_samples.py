@@ -46,9 +46,9 @@ def repeated_samples(
     metrics = fractions_at("pass", sizes, passed, each_prompt, trials)
     answers = [read_answers(oracle, responses) for responses in prompts]
     if None not in answers:
-        votes = []
-        for stated, correct_N in zip(answers, correct, strict=True):
-            votes.append(majority_at_k(stated or [], correct_N, sizes))
+        votes = [
+            majority_at_k(stated or [], correct_N, sizes) for stated, correct_N in zip(answers, correct, strict=True)
+        ]
         metrics |= fractions_at("maj", sizes, votes, each_prompt, trials)
     return metrics
 

@@ -58,11 +58,7 @@ class SavedResponses:
 
     @property
     def parts(self) -> dict[str, FloatArray]:
-        return {
-            column.removeprefix(PREFIX): values_N
-            for column, values_N in self.columns.items()
-            if column.startswith(PREFIX)
-        }
+        return {key.removeprefix(PREFIX): x_N for key, x_N in self.columns.items() if key.startswith(PREFIX)}
 
     @property
     def per_prompt(self) -> int:
@@ -110,10 +106,8 @@ def read_responses(directory: str | Path, policy: str = "") -> SavedResponses:
     # measures of packs that are not loaded here are described in the run directory
     measures.recall(directory)
     truth = frozenset(("tokens", "ended", *measures.columns_of(rows[0])))
-    columns = {}
-    for key in rows[0]:
-        if key == "proxy" or key in truth or key.startswith(PREFIX):
-            columns[key] = column(rows, key)
+    numeric = [key for key in rows[0] if key == "proxy" or key in truth or key.startswith(PREFIX)]
+    columns = {key: column(rows, key) for key in numeric}
     prompt_N = np.array([row["prompt_id"] for row in rows])
     prompts = [np.flatnonzero(prompt_N == prompt) for prompt in dict.fromkeys(prompt_N)]
     return SavedResponses(directory, policy, rows, prompts, columns, truth)
@@ -159,16 +153,13 @@ def rescore(responses: SavedResponses, graphs: Mapping[str, RewardGraph], n: int
     proxy_N = next(iter(scores.values())) if len(scores) == 1 else None
     if proxy_N is not None:
         table["proxy"] = proxy_N
-    policies = [_score_policy(responses, table, proxy_N)]
-    for label, score_N in scores.items():
-        policies.append(_score_choice(responses, label, score_N, table, first_N, n))
-    return policies
+    choices = [_score_choice(responses, label, score_N, table, first_N, n) for label, score_N in scores.items()]
+    return [_score_policy(responses, table, proxy_N), *choices]
 
 
 def label_of(weights: Mapping[str, float]) -> str:
     """Return the name of a weighting: "0.7 bt + 0.3 programmatic"."""
-    terms = [f"{weight:g} {name}" for name, weight in weights.items() if weight]
-    return " + ".join(terms)
+    return " + ".join(f"{weight:g} {name}" for name, weight in weights.items() if weight)
 
 
 def _score_policy(responses: SavedResponses, table: dict[str, FloatArray], proxy_N: FloatArray | None) -> Rescored:
@@ -198,9 +189,7 @@ def _score_choice(
     metrics["rank_first"] = rank_correlation(score_N, first_N, responses.prompts)
     best = _best_rows(responses, score_N, n)
     first_best = _best_rows(responses, first_N, n)
-    same = []
-    for row_index, other in zip(best, first_best, strict=True):
-        same.append(np.nan if row_index is None else float(row_index == other))
+    same = [np.nan if row is None else float(row == other) for row, other in zip(best, first_best, strict=True)]
     kl = best_of_n_kl(n)
     metrics["same_choice"] = clustered_mean(same, prompts)
     # the KL of best-of-n is a formula in n, so its interval has no width
@@ -223,16 +212,13 @@ def _expected_values(
 ) -> dict[str, FloatArray]:
     """Return column → mean over the best of all subsets of n responses to each prompt, (P,); `win_rate` is by gold."""
     values_NC = np.stack(list(table.values()), axis=1)
-    chosen = []
-    for index in responses.prompts:
-        probabilities = choice_probabilities(score_N[index], n)
-        chosen.append(chosen_values(probabilities, values_NC[index]))
-    chosen_PC = np.stack(chosen)
+    chosen_PC = np.stack(
+        [chosen_values(choice_probabilities(score_N[index], n), values_NC[index]) for index in responses.prompts]
+    )
     expected = dict(zip(table, chosen_PC.T, strict=True))
     if "gold" in table:
         gold_N = table["gold"]
-        wins = [chosen_win_rate(score_N[index], gold_N[index], n) for index in responses.prompts]
-        wins_P = np.array(wins)
+        wins_P = np.array([chosen_win_rate(score_N[index], gold_N[index], n) for index in responses.prompts])
         if not np.isnan(wins_P).all():
             expected["win_rate"] = wins_P
     return expected

@@ -54,8 +54,7 @@ def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]
     # a comparison with NaN is False, so unscored pairs have to be masked explicitly
     scored = ~np.isnan(margin_N)
     wins = np.where(scored, margin_N > 0, np.nan)
-    signs = [np.sign(len(pair.chosen) - len(pair.rejected)) for pair in pairs]  # in characters: +1, 0 or −1
-    longer = np.array(signs)
+    longer = np.array([np.sign(len(pair.chosen) - len(pair.rejected)) for pair in pairs])  # in characters: +1, 0 or −1
     # The length baseline uses only the scored pairs, so that both accuracies refer to the same pairs.
     longer_wins = np.where(scored, longer / 2 + 0.5, np.nan)
     metrics: dict[str, Any] = {
@@ -66,8 +65,7 @@ def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]
         if mask.any():
             metrics[f"accuracy/{name}"] = clustered_rate(wins[mask], prompts[mask])
     if all("gold_chosen" in pair.meta for pair in pairs):
-        gold_gaps = [pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs]
-        gold = np.array(gold_gaps)
+        gold = np.array([pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs])
         # 1 for the same order, 0 for the opposite one, 0.5 for a tie
         agreement = np.sign(margin_N) * np.sign(gold) / 2 + 0.5
         metrics["gold_agreement"] = clustered_mean(agreement, prompts)
@@ -88,13 +86,10 @@ def with_gold(pairs: Sequence[Pair], oracle: Oracle | None) -> list[Pair]:
     gold = oracle.measure([*prompts, *prompts], responses).get("gold")
     if gold is None:
         return list(pairs)
-    gold_chosen = gold[: len(pairs)].tolist()
-    gold_rejected = gold[len(pairs) :].tolist()
-    labelled = []
-    for pair, chosen, rejected in zip(pairs, gold_chosen, gold_rejected, strict=True):
-        meta = {**pair.meta, "gold_chosen": chosen, "gold_rejected": rejected}
-        labelled.append(replace(pair, meta=meta))
-    return labelled
+    return [
+        replace(pair, meta={**pair.meta, "gold_chosen": chosen, "gold_rejected": rejected})
+        for pair, chosen, rejected in zip(pairs, gold[: len(pairs)].tolist(), gold[len(pairs) :].tolist(), strict=True)
+    ]
 
 
 def words(texts: Sequence[str]) -> FloatArray:
@@ -102,9 +97,7 @@ def words(texts: Sequence[str]) -> FloatArray:
 
 
 def pair_words(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
-    chosen_N = words([pair.chosen for pair in pairs])
-    rejected_N = words([pair.rejected for pair in pairs])
-    return chosen_N, rejected_N
+    return words([pair.chosen for pair in pairs]), words([pair.rejected for pair in pairs])
 
 
 def length_matched(pairs: Sequence[Pair]) -> np.ndarray:

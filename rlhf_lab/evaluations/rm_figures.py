@@ -34,10 +34,13 @@ def pair_figures(margin_N: FloatArray, unit: float, pairs: Sequence[Pair], bins:
     clusters = prompt_ids(pairs)
     logit_N = margin_N * unit
     versions = {"raw": logit_N, "scaled": calibration.rescaled(logit_N, clusters)}
-    reliability = {}
-    for name, values_N in versions.items():
-        points = calibration.reliability(values_N, clusters, bins)
-        reliability[name] = [{"confidence": point.confidence, **point.accuracy.to_dict()} for point in points]
+    reliability = {
+        name: [
+            {"confidence": point.confidence, **point.accuracy.to_dict()}
+            for point in calibration.reliability(values_N, clusters, bins)
+        ]
+        for name, values_N in versions.items()
+    }
     return {"reliability": reliability, "accuracy_by_length": accuracy_by_length(margin_N, pairs)}
 
 

@@ -62,9 +62,7 @@ class ReportCard(ScoredPolicyStage):
         name = Path(str(run.config.needs["policy"])).name
         self.evaluator.evaluate(name, self.model)
         metrics, figures = responses_report(reward, self.evaluator.rows(name), run.corpus.oracle)
-        pairs: list[Pair] = []
-        if run.corpus.preferences:
-            pairs = list(run.corpus.test[: run.config.evaluation.pairs])
+        pairs = run.corpus.test[: run.config.evaluation.pairs] if run.corpus.preferences else []
         pairs = with_gold(pairs, run.corpus.oracle)
         if pairs:
             unit = logit_unit(run)
@@ -124,13 +122,9 @@ class ScoredPairs:
 
     def responses(self) -> tuple[list[str], list[str], RewardBatch]:
         prompts = [pair.prompt for pair in self.pairs] * 2
-        chosen = [pair.chosen for pair in self.pairs]
-        rejected = [pair.rejected for pair in self.pairs]
-        responses = chosen + rejected
+        responses = [pair.chosen for pair in self.pairs] + [pair.rejected for pair in self.pairs]
         total_N = np.concatenate([self.chosen.total_N, self.rejected.total_N])
-        parts = {}
-        for name, chosen_N in self.chosen.parts.items():
-            parts[name] = np.concatenate([chosen_N, self.rejected.parts[name]])
+        parts = {name: np.concatenate([x_N, self.rejected.parts[name]]) for name, x_N in self.chosen.parts.items()}
         return prompts, responses, RewardBatch(total_N, parts)
 
 
@@ -159,8 +153,7 @@ def pairs_report(
     metrics |= {f"{name}/pairs": value for name, value in fillers.items()}
     metrics |= calibration_report(margin_N * unit, prompt_N, bins)
     metrics["logit_unit"] = unit
-    disagreements = disagreement_report(scores, prompts)
-    metrics |= {f"{name}/corpus": value for name, value in disagreements.items()}
+    metrics |= {f"{name}/corpus": value for name, value in disagreement_report(scores, prompts).items()}
     if oracle:
         columns = {"reward": scores.total_N, "truth": truth(oracle, prompts, responses)}
         metrics["spearman/corpus"] = pooled_products(columns, prompts, ranks=True).correlation("reward", "truth")
@@ -226,8 +219,7 @@ def responses_report(
     prompts = [row["prompt"] for row in rows]
     responses = [row["response"] for row in rows]
     scores_N = column(rows, "proxy")
-    terms = [key for key in rows[0] if key.startswith("reward/")]
-    parts = {key.removeprefix("reward/"): column(rows, key) for key in terms}
+    parts = {key.removeprefix("reward/"): column(rows, key) for key in rows[0] if key.startswith("reward/")}
     metrics = filler_report(reward, prompts, responses, scores_N, oracle)
     metrics |= disagreement_report(RewardBatch(scores_N, parts), prompts)
     columns = {"reward": scores_N, "words": words(responses) / 10}  # slopes are per 10 words

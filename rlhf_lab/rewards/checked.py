@@ -115,9 +115,8 @@ class CheckedReward:
                 name: scores(values, responses, f"part {name} of reward {self.name}")
                 for name, values in batch.parts.items()
             }
-        except (
-            InvalidScores
-        ) as error:  # its scores_N holds values of the part, not rewards, so it must not be tolerated
+        # its scores_N holds values of the part, not rewards, so it must not be tolerated
+        except InvalidScores as error:
             raise NumericError(str(error)) from None
         if batch.turns is not None:
             self._check_turns(batch.turns, total_N, episodes)

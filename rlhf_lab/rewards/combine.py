@@ -47,8 +47,7 @@ def _gated(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArr
 
 def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
     if settings.aggregate in ("worst", "uwo"):
-        values = [term_value(parts[name], term) for name, term in settings.terms.items()]
-        values_KN = np.stack(values)
+        values_KN = np.stack([term_value(parts[name], term) for name, term in settings.terms.items()])
         return combine_members(
             values_KN,
             settings.aggregate,
@@ -58,10 +57,7 @@ def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
         )
     # Skip a term of weight 0 instead of multiplying: if it abstains, 0 · NaN would make the response unscored.
     weighting = {name: weight for name, weight in settings.weighting.items() if weight}
-    weighted = []
-    for name, weight in weighting.items():
-        value_N = term_value(parts[name], settings.terms[name])
-        weighted.append(weight * value_N)
+    weighted = [weight * term_value(parts[name], settings.terms[name]) for name, weight in weighting.items()]
     # Start with the first term instead of the int 0, so that the sum is always an array.
     total_N = sum(weighted[1:], start=weighted[0])
     if settings.aggregate == "mean":
@@ -126,14 +122,11 @@ def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> Flo
 def nodes(settings: RewardGraph) -> list[str]:
     """Return the names in `parts` that `combine` reads."""
     reads_weights = settings.aggregate in ("weighted_sum", "mean")
-    names = []
-    for name, weight in settings.weighting.items():
-        # A gate is read even if its weight is 0.
-        if weight or not reads_weights or name in settings.gates:
-            names.append(name)
-    if settings.confidence_weight:
-        names += [CONFIDENCE, BASELINE]
-    return names
+    # A gate is read even if its weight is 0.
+    names = [
+        name for name, weight in settings.weighting.items() if weight or not reads_weights or name in settings.gates
+    ]
+    return [*names, CONFIDENCE, BASELINE] if settings.confidence_weight else names
 
 
 def with_scales(settings: RewardGraph, scales: Mapping[str, Mapping[str, float]]) -> RewardGraph:

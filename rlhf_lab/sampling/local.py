@@ -54,11 +54,7 @@ class Samples:
         rows: dict[int, RowTokens] = {}
         for process_rows in ranks.exchange(own_rows):
             rows.update(process_rows)
-        rows_BG = []
-        for i in range(len(prompts)):
-            first = i * group
-            rows_BG.append([rows[row] for row in range(first, first + group)])
-        return cls(list(prompts), rows_BG)
+        return cls(list(prompts), [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))])
 
     @property
     def responses_BG(self) -> list[list[list[int]]]:
@@ -314,14 +310,8 @@ class ModelDecoder:
         self.cache = None  # frees the cache of the previous batch before the prompts run
         width = max(map(len, prompts))
         # left padding puts every prompt's last token, whose logits are needed, into the last column
-        padded = []
-        mask = []
-        for prompt in prompts:
-            padding = width - len(prompt)
-            padded.append([*([0] * padding), *prompt])
-            mask.append([0] * padding + [1] * len(prompt))
-        tokens_BT = torch.tensor(padded, device=device)
-        mask_BT = torch.tensor(mask, device=device)
+        tokens_BT = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
+        mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
         self.mask_RT = mask_BT
         position = (mask_BT.cumsum(1) - 1).clamp(min=0)
         out = self._run(tokens_BT, position, None)

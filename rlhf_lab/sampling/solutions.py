@@ -55,11 +55,7 @@ class Solutions:
         tasks = [self.run.corpus.task(prompt) for prompt in prompts]
         seed = self.run.seed(purpose)
         collected = self.collector.collect(self.policy, tasks, count, seed, temperature=1.0)
-        solutions = []
-        for episodes in collected:
-            for episode in episodes:
-                solutions.append(self.graded(episode.task.prompt, episode.response))
-        return solutions
+        return [self.graded(episode.task.prompt, episode.response) for episodes in collected for episode in episodes]
 
     def from_prefixes(
         self, solutions: Sequence[Trajectory], steps: Sequence[int], count: int, purpose: str
@@ -82,10 +78,7 @@ class Solutions:
         collected = self.collector.collect(
             self.policy, tasks, count, self.run.seed(purpose), temperature=1.0, prompts=prompts, openings=prefixes
         )
-        graded = []
-        for episodes in collected:
-            graded.append([self.graded(episode.task.prompt, episode.response) for episode in episodes])
-        return graded
+        return [[self.graded(episode.task.prompt, episode.response) for episode in episodes] for episodes in collected]
 
     def graded(self, prompt: str, response: str) -> Trajectory:
         is_right = states_answer(response, self.run.corpus.answers[prompt])
@@ -133,10 +126,7 @@ class Solutions:
         for (prompt, _), episodes in zip(prefix_numbers, collected, strict=True):
             answer = self.run.corpus.answers[prompt]
             is_right = [states_answer(episode.response, answer) for episode in episodes]
-            if estimate == "hard":
-                values.append(float(any(is_right)))
-            else:
-                values.append(sum(is_right) / rollouts)
+            values.append(float(any(is_right)) if estimate == "hard" else sum(is_right) / rollouts)
         labelled = []
         for solution, step_numbers, ends in zip(solutions, steps_of_solutions, has_last_step, strict=True):
             labels = [values[number] for number in step_numbers]
@@ -175,13 +165,11 @@ def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
             f"algorithm.labels=annotated needs data that can judge steps, and data={run.corpus.name} cannot; set "
             "algorithm.labels=perturbed or monte_carlo"
         )
-    prompts = [solution.prompt for solution in solutions]
-    responses = [solution.response for solution in solutions]
-    labels_of = oracle.step_labels(prompts, responses)
-    labelled = []
-    for solution, labels in zip(solutions, labels_of, strict=True):
-        labelled.append(replace(solution, labels=tuple(map(float, labels))))
-    return labelled
+    labels_of = oracle.step_labels([each.prompt for each in solutions], [each.response for each in solutions])
+    return [
+        replace(solution, labels=tuple(map(float, labels)))
+        for solution, labels in zip(solutions, labels_of, strict=True)
+    ]
 
 
 def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -> list[Trajectory]:
@@ -218,16 +206,13 @@ def perturbed_solutions(
     rng = np.random.default_rng(seed)
     # A response may be the source without its calculator annotations; the calculations are read from the source.
     sources = [str(pair.meta.get("annotated", pair.chosen)) for pair in pairs]
-    chains = []
-    for pair, source in zip(pairs, sources, strict=True):
-        chains.append(read_chain(pair.prompt, source))
     largest = largest_number(pair.chosen for pair in run.corpus.train)
     trajectories: list[Trajectory] = []
-    for pair, source, chain in zip(pairs, sources, chains, strict=True):
+    for pair, source in zip(pairs, sources, strict=True):
+        chain = read_chain(pair.prompt, source)
         # a demonstration may be labelled wrong, or contain a calculation that does not hold
         all_hold = all(map(chain.computes, range(len(chain.calculations))))
-        is_right = pair.meta.get("correct_chosen", 1) and all_hold
-        if not is_right:
+        if not (pair.meta.get("correct_chosen", 1) and all_hold):
             continue
         perturbed = [perturb(chain, rng, largest=largest, cancels=cancels) for _ in range(copies)]
         wrong = [_wrong_solution(pair, mistake, source, cancels) for mistake in perturbed if mistake is not None]

@@ -218,13 +218,13 @@ def fixed_exploits(starts: ScoredResponses, seed: int) -> dict[str, list[str]]:
     """Return name → rewritten start response of each prompt."""
     first = [responses[0] for responses in starts.responses]
     others = [*first[1:], first[0]]  # the start response to the next prompt
-    rewritten: dict[str, list[str]] = {}
-    for name, rewrite in EXPLOITS.items():
-        rewritten[name] = [
+    return {
+        name: [
             rewrite(Source(prompt, response, other, random.Random(f"{seed}/{name}/{index}")))
             for index, (prompt, response, other) in enumerate(zip(starts.prompts, first, others, strict=True))
         ]
-    return rewritten
+        for name, rewrite in EXPLOITS.items()
+    }
 
 
 def summarise(results: dict[str, list[Attacked]], scale: Scale, found: Sequence[Candidate]) -> dict[str, Any]:

@@ -85,10 +85,7 @@ class AttackSearch:
         self.queries = 0
 
     def run(self) -> list[Candidate]:
-        """Run all rounds.
-
-        Return the best response of each prompt, which is the start response if no edit was better.
-        """
+        """Run all rounds. Return the best response of each prompt: the start response if no edit was better."""
         for _ in tracked(range(self.settings.rounds), "rounds of the search"):
             self.round()
         return [beam[0] for beam in self.beams]
@@ -152,8 +149,4 @@ class AttackSearch:
 
 def text_pool(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return the distinct sentences and words of texts, in sorted order."""
-    pool = {}
-    for unit, split in SPLIT.items():
-        pieces = {piece.strip() for text in texts for piece in split(text)}
-        pool[unit] = sorted(pieces)
-    return pool
+    return {unit: sorted({piece.strip() for text in texts for piece in split(text)}) for unit, split in SPLIT.items()}

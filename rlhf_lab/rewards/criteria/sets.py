@@ -72,11 +72,8 @@ def criteria_of(corpus: Corpus) -> CriteriaSet:
     two packs provide criteria for the corpus.
     """
     # All packs are asked, so that a conflict between two of them is an error instead of depending on their order.
-    found: list[tuple[str, CriteriaSet]] = []
-    for find in contributed_objects("criteria"):
-        criteria = find(corpus)
-        if criteria is not None:
-            found.append((owner(find.__module__), criteria))
+    answers = [(owner(find.__module__), find(corpus)) for find in contributed_objects("criteria")]
+    found: list[tuple[str, CriteriaSet]] = [(pack, criteria) for pack, criteria in answers if criteria is not None]
     if len(found) > 1:
         (first, _), (second, _), *_ = found
         raise ConfigError(

@@ -134,11 +134,9 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
     if unknown:
         expected = ", ".join(map(repr, unknown))
         there = ", ".join(map(repr, known)) or "none"
-        fix = "give the parameter a default"
+        fix = "give the parameter a default, or add the column to the data"
         if set(unknown) <= set(OF_THE_TRAINER):
-            fix += "; TRL's trainer passes it, and a reward here receives only text and columns of the data"
-        else:
-            fix += ", or add the column to the data"
+            fix = "give the parameter a default: TRL's trainer passes it, and a reward here gets text and columns only"
         raise ConfigError(
             f"reward {name} takes {expected}, which no row of data={corpus.name} has (it has: {there}); {fix}"
         )

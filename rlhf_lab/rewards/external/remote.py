@@ -86,10 +86,8 @@ class RemoteReward:
 
 def references(corpus: Corpus) -> dict[str, str]:
     """Return prompt → its answer in the answer key, or else its first chosen response."""
-    responses = {}
-    for split in (corpus.test, corpus.train):
-        for pair in reversed(split):  # backwards, so that the first response to a prompt is the one that remains
-            responses[pair.prompt] = pair.chosen
+    # backwards, so that the first response to a prompt is the one that remains
+    responses = {pair.prompt: pair.chosen for split in (corpus.test, corpus.train) for pair in reversed(split)}
     return {**responses, **corpus.answers}
 
 

@@ -32,8 +32,7 @@ class RubricReward:
         parts = {name: outputs_NA[:, i] for i, name in enumerate(self.scorer.scale.attributes)}
         if not self.attributes:
             return RewardBatch(self.scorer.standardised(outputs_NA), parts)
-        chosen = [parts[name] for name in self.attributes]
-        return RewardBatch(np.mean(chosen, axis=0), parts)
+        return RewardBatch(np.mean([parts[name] for name in self.attributes], axis=0), parts)
 
 
 def build(settings: RubricModel, run: Run) -> RubricReward:
@@ -45,11 +44,8 @@ def build(settings: RubricModel, run: Run) -> RubricReward:
     known = scorers[0].scale.attributes
     unknown = [name for name in settings.attributes if name not in known]
     if unknown:
-        has = (
-            f"it has {', '.join(known)}"
-            if known
-            else "it has a single score; train it with algorithm.target=attributes"
-        )
+        single = "a single score; train it with algorithm.target=attributes"
+        has = f"it has {', '.join(known) or single}"
         raise ConfigError(
             f"attributes={list(settings.attributes)}: the model in needs.rubric has no {unknown[0]}; {has}"
         )
