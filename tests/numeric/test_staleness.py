@@ -35,6 +35,18 @@ def stage(policy, directory, *more: str):
     return planned("grpo", *SMALL_WORLD, *ONE_LAYER, *SIZE, f"needs.policy={policy}", f"outputs={directory}", *more)
 
 
+def built(policy, directory, *more: str):
+    """The algorithm of a stage, in a directory of its own."""
+    config = stage(policy, directory, *more).config
+    return registry.build("algorithm", config.algorithm, Run(directory, config, {"policy": str(policy)}))
+
+
+def change(model, factor: float = 1.05) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= factor
+
+
 def logps_of(model, experience: Experience) -> torch.Tensor:
     with torch.no_grad():
         return token_logps(model, TokenBatch.from_rows(experience.rows)).logps_N
@@ -42,8 +54,7 @@ def logps_of(model, experience: Experience) -> torch.Tensor:
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
 def test_replies_are_drawn_by_weights_of_so_many_iterations_ago(staleness, policy, tmp_path):
-    plan = stage(policy, tmp_path, f"algorithm.staleness={staleness}", "algorithm.old_logps=recompute")
-    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    algorithm = built(policy, tmp_path, f"algorithm.staleness={staleness}", "algorithm.old_logps=recompute")
     weights = []
     for iteration in range(4):
         weights.append(copy.deepcopy(algorithm.model))
@@ -55,22 +66,17 @@ def test_replies_are_drawn_by_weights_of_so_many_iterations_ago(staleness, polic
         drawn_by = max(0, iteration - staleness)
         assert gaps[drawn_by] < 1e-5
         assert all(gap > 1e-3 for age, gap in enumerate(gaps) if age != drawn_by)
-        with torch.no_grad():
-            for parameter in algorithm.model.parameters():
-                parameter *= 1.05
+        change(algorithm.model)
     assert not algorithm.rollouts.ahead, "nothing is drawn for iterations that will not be"
 
 
 def test_old_weights_are_corrected_for(policy, tmp_path):
     """w = min(π_old/μ, 2), with π_old of the weights at the start of the iteration; at ratio 1 the loss is −w·A."""
-    plan = stage(policy, tmp_path, "algorithm.staleness=1", "algorithm.beta=0")
-    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    algorithm = built(policy, tmp_path, "algorithm.staleness=1", "algorithm.beta=0")
     algorithm.collect(0)
     before = copy.deepcopy(algorithm.model)
     assert torch.allclose(algorithm.experience.tokens["correction"], torch.tensor(1.0), atol=1e-4)
-    with torch.no_grad():
-        for parameter in algorithm.model.parameters():
-            parameter *= 1.05
+    change(algorithm.model)
     (micro, *_) = algorithm.collect(algorithm.settings.steps_per_iteration).micro
     experience = algorithm.experience
     ratio_N = (logps_of(algorithm.model, experience) - logps_of(before, experience)).exp()
@@ -85,13 +91,10 @@ def test_old_weights_are_corrected_for(policy, tmp_path):
 def test_without_a_correction_clipping_compares_with_the_sampler(policy, tmp_path):
     """old_logps=sampler: π_old is the older policy's, also where an iteration has a single update."""
     chosen = ("algorithm.staleness=1", "algorithm.old_logps=sampler", "algorithm.batch_size=16", "algorithm.beta=0")
-    plan = stage(policy, tmp_path, *chosen, "algorithm.log_kl=false")
-    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    algorithm = built(policy, tmp_path, *chosen, "algorithm.log_kl=false")
     assert algorithm.settings.steps_per_iteration == 1
     algorithm.collect(0)
-    with torch.no_grad():
-        for parameter in algorithm.model.parameters():
-            parameter *= 1.05
+    change(algorithm.model)
     (micro, *_) = algorithm.collect(1).micro
     assert "correction" not in micro.tokens
     assert float(algorithm.loss(micro).metrics["approx_kl"].max()) > 1e-3
@@ -142,10 +145,10 @@ def test_a_server_samples_while_the_trainer_learns(policy, tmp_path, monkeypatch
 
     monkeypatch.setattr(FakeVllm, "response", noted_reply)
     with FakeVllm() as server:
-        built = served(policy, tmp_path, server, "algorithm.staleness=1")
-        assert execute(built)["status"] == "completed"
+        served_stage = served(policy, tmp_path, server, "algorithm.staleness=1")
+        assert execute(served_stage)["status"] == "completed"
     assert any(during)
-    rows = [row for row in read_jsonl(built.directory / "metrics.jsonl") if "sampler_ess" in row]
+    rows = [row for row in read_jsonl(served_stage.directory / "metrics.jsonl") if "sampler_ess" in row]
     assert len(rows) == 4 and rows[0]["sampler_ess"] > 0.9999
 
 
@@ -163,9 +166,9 @@ def test_what_is_under_way_is_given_up_when_training_ends_with_an_error(policy, 
     monkeypatch.setattr(FakeVllm, "response", slow_reply)
     with FakeVllm() as server:
         at_once = f"rollout.batch_rows={ROWS_AT_ONCE}"
-        built = served(policy, tmp_path, server, "algorithm.staleness=1", at_once)
+        served_stage = served(policy, tmp_path, server, "algorithm.staleness=1", at_once)
         with pytest.raises(ZeroDivisionError):
-            execute(built)
+            execute(served_stage)
         # of the 16 rows of iteration 1, only those already in flight are requested
         assert len(server.requests) <= 16 + ROWS_AT_ONCE
 
@@ -173,8 +176,7 @@ def test_what_is_under_way_is_given_up_when_training_ends_with_an_error(policy, 
 @pytest.mark.parametrize("again", ["algorithm.advantage=remax", "algorithm.dynamic_sampling=1"])
 def test_what_samples_twice_draws_ahead_when_it_is_done(again, policy, tmp_path):
     """Otherwise the second sampling would wait for the rows sampled ahead. The weights are the same."""
-    plan = stage(policy, tmp_path, "algorithm.staleness=1", again)
-    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    algorithm = built(policy, tmp_path, "algorithm.staleness=1", again)
     calls = []
     submit, collect = algorithm.rollouts.collector.submit, algorithm.rollouts.collector.collect
     algorithm.rollouts.collector.submit = lambda *a, **k: calls.append("ahead") or submit(*a, **k)
@@ -185,12 +187,9 @@ def test_what_samples_twice_draws_ahead_when_it_is_done(again, policy, tmp_path)
 
 def test_the_kl_is_of_the_policy_that_drew(policy, tmp_path):
     """E_μ[log μ/π_ref] ≥ 0 where E_μ[log π_old/π_ref] is low by KL(μ ‖ π_old)."""
-    plan = stage(policy, tmp_path, "algorithm.staleness=1")
-    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    algorithm = built(policy, tmp_path, "algorithm.staleness=1")
     algorithm.collect(0)
-    with torch.no_grad():
-        for parameter in algorithm.model.parameters():
-            parameter *= 1.2
+    change(algorithm.model, 1.2)
     algorithm.collect(algorithm.settings.steps_per_iteration)
     second = [row for row in read_jsonl(tmp_path / "metrics.jsonl") if "kl" in row][1]
     assert second["kl"] == pytest.approx(0, abs=1e-3), "the weights of the start drew these, too"

@@ -172,21 +172,12 @@ OTHER = [
 ]
 
 
-@pytest.fixture(scope="module")
-def verifier():
-    generated = MathVerifier(Math(answer_timeout_s=20))
-    yield generated
-    generated._symbolic.close()
-
-
-@needs_library
 @pytest.mark.parametrize(("gold", "stated"), SAME)
 def test_the_same_mathematics(verifier, gold, stated):
     assert verifier.equal(gold, stated) is True
     assert verifier.verdict({"answer": gold}, "p", f"#### {stated}").score == 1
 
 
-@needs_library
 @pytest.mark.parametrize(("gold", "stated"), OTHER)
 def test_near_misses(verifier, gold, stated):
     assert not verifier.equal(gold, stated)
