@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -64,6 +64,7 @@ class BatchCapacity:
         return min(self.rows // size, self.tokens // tokens_of_group)
 
 
+@dataclass(eq=False)
 class Decoding:
     """Decodes responses to a list of prompts until every row has finished.
 
@@ -79,30 +80,20 @@ class Decoding:
         positions: maximum number of tokens of a row with its prompt.
     """
 
-    def __init__(
-        self,
-        decoder: Any,
-        prompts: Sequence[list[int]],
-        group: int,
-        turns: OneTurn | SeveralTurns,
-        *,
-        temperature: float,
-        truncation: Truncation,
-        slots: int,
-        positions: int,
-        device: torch.device,
-    ):
-        self.decoder = decoder
-        self.prompts = prompts
-        self.group = group
-        self.turns = turns
-        self.temperature = temperature
-        self.truncation = truncation
-        self.slots = slots
-        self.positions = positions
-        self.width = max(map(len, prompts))
-        self.device = device
-        self.waiting = list(range(len(prompts) * group))
+    decoder: Any
+    prompts: Sequence[list[int]]
+    group: int
+    turns: OneTurn | SeveralTurns
+    _: KW_ONLY
+    temperature: float
+    truncation: Truncation
+    slots: int
+    positions: int
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.width = max(map(len, self.prompts))
+        self.waiting = list(range(len(self.prompts) * self.group))
         self._clear()
 
     def _clear(self) -> None:

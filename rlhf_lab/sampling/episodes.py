@@ -7,7 +7,7 @@ responses and solutions that reward models train on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -236,6 +236,7 @@ class ResponseReader:
         return text
 
 
+@dataclass(eq=False)
 class Conversations:
     """The environment's side of the episodes of one call of the sampler.
 
@@ -245,24 +246,16 @@ class Conversations:
         max_turns: maximum number of turns of the policy in an episode.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        encoder: Encoder,
-        open_reader: Callable[[Task], ResponseReader],
-        tasks: Sequence[Task],
-        group: int,
-        seed: int,
-        *,
-        max_turns: int,
-    ):
-        self.environment = environment
-        self.encoder = encoder
-        self.open_reader = open_reader
-        self.tasks = tasks
-        self.group = group
-        self.seed = seed
-        self.max_turns = max_turns
+    environment: Environment
+    encoder: Encoder
+    open_reader: Callable[[Task], ResponseReader]
+    tasks: Sequence[Task]
+    group: int
+    seed: int
+    _: KW_ONLY
+    max_turns: int
+
+    def __post_init__(self) -> None:
         self.states: dict[int, Any] = {}
         self.readers: dict[int, ResponseReader] = {}
         self.steps: dict[int, list[Step]] = {}

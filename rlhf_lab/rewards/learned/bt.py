@@ -78,13 +78,13 @@ class ScoreScale:
         return bool(self.attributes) and not self.logit
 
 
+@dataclass(eq=False)
 class Scorer:
-    def __init__(self, model: Any, encoder: Encoder, scale: ScoreScale, device: str, batch_tokens: int):
-        self.model = model
-        self.encoder = encoder
-        self.scale = scale
-        self.device = device
-        self.batch_tokens = batch_tokens
+    model: Any
+    encoder: Encoder
+    scale: ScoreScale
+    device: str
+    batch_tokens: int
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
         """Return standardised scores, (N,)."""
