@@ -27,7 +27,6 @@ class Beam:
     """A solution, possibly unfinished.
 
     Attributes:
-        token_ids: tokens so far.
         finished: True if the policy ended it, or if it has the maximum number of tokens.
         score: reward of the text so far; −inf if the reward abstained.
     """
@@ -42,7 +41,6 @@ class SearchResult:
     """The selected solution of one problem.
 
     Attributes:
-        response: text of the best beam.
         tokens: number of tokens that the policy generated for all beams of the problem.
     """
 
@@ -72,7 +70,6 @@ class BeamSearch:
         """Return the selected solution of each task.
 
         Args:
-            prompt_ids: token ids of the tasks' prompts.
             beams: number of candidates per step, k.
             width: number of next steps per kept candidate; at most `beams`.
         """
@@ -80,7 +77,6 @@ class BeamSearch:
         kept: list[list[Beam]] = [[Beam()] for _ in tasks]
         tokens = [0] * len(tasks)
         for depth in range(self.max_new_tokens):  # every step has at least one token
-            # all unfinished beams of all tasks are extended in one call
             open_beams = [(i, beam) for i, own in enumerate(kept) for beam in own if not beam.finished]
             if not open_beams:
                 break

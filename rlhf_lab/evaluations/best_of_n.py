@@ -6,14 +6,13 @@ all subsets of n among the N (`statistics/best_of_n.py`), so all n are compared 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, ScoredPolicyStage
-from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
+from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt, rounded
 from rlhf_lab.evaluations.settings import BestOfN
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl
 from rlhf_lab.statistics.estimates import Estimate, win_or_tie
@@ -33,10 +32,8 @@ class BestOfNSampling(ScoredPolicyStage):
     settings: BestOfN
 
     def finish(self) -> Result:
-        """Evaluate the policy on N responses per prompt, then every n on the same responses."""
         evaluator = self.evaluator
         samples = self.settings.samples
-        # does nothing if an earlier attempt has logged the policy already
         evaluator.evaluate(REFERENCE_NAME, self.model, samples)
         sizes = choice_sizes(samples)
         missing = [n for n in sizes if not evaluator.find(f"best of {n}")]  # not yet logged by an earlier attempt
@@ -65,7 +62,6 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
     Args:
         prompts: the N responses to each of P prompts.
         opponents: other responses of the same policy to the same prompts, for `win_rate`.
-        sizes: values of n.
     """
     expected: dict[str, FloatArray] = {}
     # The gold reward decides wins at every prompt if it is known, as in the evaluator.
@@ -77,14 +73,11 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
             values = [_wins(rows, others, judge) for rows, others in zip(prompts, opponents, strict=True)]
         else:
             values = [column(rows, key) for rows in prompts]
-        # no metric without any value, e.g. gold for data from files
         if all(np.isnan(values_N).all() for values_N in values):
             continue
-        per_prompt = []
-        for rows, values_N in zip(prompts, values, strict=True):
-            proxy_N = column(rows, "proxy")
-            per_prompt.append(best_of_n(proxy_N, values_N, sizes))
-        expected[key] = np.stack(per_prompt)
+        expected[key] = np.stack(
+            [best_of_n(column(rows, "proxy"), values_N, sizes) for rows, values_N in zip(prompts, values, strict=True)]
+        )
     return expected
 
 
@@ -103,14 +96,9 @@ def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:
         scored = [row for row in responses[:n] if row["proxy"] is not None]
         if scored:
             best = max(scored, key=lambda row: row["proxy"])
-            expected = {f"expected_{key}": _rounded(values_P[prompt]) for key, values_P in values.items()}
-            row = {**best, "policy": f"best of {n}", "kl": kl, **expected}
-            rows.append(row)
+            expected = {f"expected_{key}": rounded(values_P[prompt]) for key, values_P in values.items()}
+            rows.append({**best, "policy": f"best of {n}", "kl": kl, **expected})
     return rows
-
-
-def _rounded(value: float) -> float | None:
-    return None if math.isnan(value) else round(float(value), 6)
 
 
 def estimates(n: int, values: dict[str, FloatArray], proxy_P: FloatArray) -> dict[str, Estimate]:

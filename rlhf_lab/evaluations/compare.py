@@ -45,7 +45,6 @@ class ComparePolicies:
         policies = []
         for role in tracked(roles, "policies"):
             name = policy_name(self.run, role)
-            # A model is loaded only if its summary is not stored yet.
             summary = evaluator.find(name) or evaluator.evaluate(name, self._load_comparable(role))
             metrics = dict(summary["metrics"])
             for key in ("gold", "proxy"):
@@ -58,7 +57,6 @@ class ComparePolicies:
         return Result(policies, corpus_report(self.run.corpus, self.encoder))
 
     def _load_comparable(self, role: str) -> nn.Module:
-        """Load the policy of a role. Raise ArtifactError if its vocabulary differs from the reference's."""
         if role == "reference":
             return self.reference
         model, encoder = self._load(role)
@@ -74,7 +72,6 @@ class ComparePolicies:
         source = self.run.needs[role]
         model_settings = self.run.config.model
         config = read_object(Path(source) / "config.json")
-        # reward models are sequence classifiers of transformers
         if any("ForSequenceClassification" in name for name in config.get("architectures") or ()):
             raise ArtifactError(
                 f"needs.{role} is a reward model, not a policy; name a policy, or write it as needs.reward"

@@ -53,14 +53,12 @@ def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
 
     Args:
         prompts: responses to each of P prompts, with `gold` and `proxy`.
-        n: number of responses to select from.
     """
     gold = [column(responses, "gold") for responses in prompts]
     proxy = [column(responses, "proxy") for responses in prompts]
     gold_gain_P = _gains(proxy, gold, n)
     proxy_gain_P = _gains(proxy, proxy, n)
     clusters = np.arange(len(prompts))
-    # cluster label of each response
     prompt_N = np.repeat(clusters, [len(responses) for responses in prompts])
     columns = {"proxy": np.concatenate(proxy), "gold": np.concatenate(gold)}
     return {
@@ -76,11 +74,8 @@ def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
 def _gains(proxy: list[FloatArray], values: list[FloatArray], n: int) -> FloatArray:
     """Return the value of the best of n by proxy minus the mean value, per prompt, in sd of all values, (P,)."""
     sd = max(float(np.nanstd(np.concatenate(values))), 1e-9)  # a constant reward has sd 0 and no gain
-    gains = []
-    for proxy_N, values_N in zip(proxy, values, strict=True):
-        single, best = best_of_n(proxy_N, values_N, [1, n])
-        gains.append((best - single) / sd)
-    return np.array(gains)
+    best = [best_of_n(proxy_N, values_N, [1, n]) for proxy_N, values_N in zip(proxy, values, strict=True)]
+    return np.diff(np.stack(best), axis=1)[:, 0] / sd
 
 
 def build(settings: DesignReport, run: Run) -> DesignAudit:

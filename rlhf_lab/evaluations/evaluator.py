@@ -5,7 +5,6 @@ Every estimate has its n and an interval clustered by prompt. policy_log.py desc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
@@ -18,12 +17,13 @@ from rlhf_lab.core import measures
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import finite_values
 from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.core.progress import labelled
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
-from rlhf_lab.evaluations.repeated_samples import read_answers, repeated_samples
+from rlhf_lab.evaluations.repeated_samples import read_answers, repeated_samples, rounded
 from rlhf_lab.evaluations.verbosity import is_verbose
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.build import load_encoder, load_policy
@@ -59,7 +59,6 @@ class EpisodeLog(PolicyLog):
     """Rows and summaries of the episodes of policies. The first policy is the reference of the others.
 
     Args:
-        run: the run that evaluates.
         reward: reward that scores the responses as `proxy`; None omits it.
     """
 
@@ -80,14 +79,12 @@ class EpisodeLog(PolicyLog):
         """Return one row per episode, prompt-major: its text, its ground truth, its reward and its KL.
 
         Args:
-            collected: the episodes of each prompt.
             kl_N: KL of each episode from the reference in nats; None if it is not known.
         """
         group_size = len(collected[0])
         episodes = list(chain.from_iterable(collected))
         # columns that are not known are null, so that all rows have the same columns
         unknown = [None] * len(episodes)
-        # ground truth of the world or verifier, then the learned reward
         truth = self.run.corpus.measure(episodes)
         scores = self.reward(episodes) if self.reward else None
         parts = {} if scores is None else {f"reward/{node}": values for node, values in scores.parts.items()}
@@ -115,11 +112,10 @@ class EpisodeLog(PolicyLog):
             if self.has_environment:
                 row["turns"] = len(episode.turns)
                 row["conversation"] = episode.prompt  # all turns before the last response
-            # only these data have categories of tasks
             if self.has_environment or self.is_spoken:
                 row["category"] = episode.task.metadata.get("category")
             for key, values in columns.items():
-                row[key] = _number(values[i], exact=key in exact)
+                row[key] = finite_values(values[i]) if key in exact else rounded(values[i])
             rows.append(row)
         if self.run.corpus.renderer is not None:
             write_clips(rows, self.run.corpus.renderer, self.run.directory, prompts=self.settings.clips)
@@ -141,10 +137,8 @@ class EpisodeLog(PolicyLog):
             metrics[key] = estimate(values, clusters)
             if metric.by_category:
                 metrics |= _by_category(key, categories, values, clusters, estimate)
-        if self.is_spoken:
-            metrics |= _by_category("gold", categories, columns["gold"], clusters, clustered_mean)
-            metrics |= _by_category("proxy", categories, columns["proxy"], clusters, clustered_mean)
-        # metrics of several samples per prompt, e.g. pass@k
+        for key in ("gold", "proxy") if self.is_spoken else ():
+            metrics |= _by_category(key, categories, columns[key], clusters, clustered_mean)
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
@@ -152,8 +146,7 @@ class EpisodeLog(PolicyLog):
         judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
         if judge:
             # Responses are paired by index: sample g of the policy against sample g of the reference, ties count half.
-            wins = win_or_tie(columns[judge] - base[judge])
-            metrics["win_rate"] = clustered_mean(wins, clusters)
+            metrics["win_rate"] = clustered_mean(win_or_tie(columns[judge] - base[judge]), clusters)
         if {"proxy", "kl"} <= metrics.keys() and far_enough(metrics["kl"]):
             gain = columns["proxy"] - base["proxy"]
             metrics["reward_per_nat"] = ratio_of_means(gain, columns["kl"], clusters)
@@ -164,9 +157,7 @@ class Evaluator(EpisodeLog):
     """Evaluates policies one by one. The first one is the reference that the others are compared with.
 
     Args:
-        run: the run that evaluates.
         reference: frozen policy for KL, drift and win rate.
-        encoder: encoder of all evaluated policies.
         reward: reward that scores the sampled responses as `proxy`; None omits it.
         beta: beta of the DPO objective whose optimum `idealised_ranking` describes; None omits that metric.
         max_length: maximum number of tokens of a held-out preference pair, prompt and response.
@@ -201,8 +192,6 @@ class Evaluator(EpisodeLog):
         """Return the summary of one policy. Append its rows and summary to the log unless they are there already.
 
         Args:
-            name: name of the policy.
-            model: the policy.
             samples_per_prompt: None takes that of the settings. Policies that are compared need the same number.
         """
         summary = self.find(name)
@@ -264,7 +253,6 @@ class Evaluator(EpisodeLog):
         def compute(batch: TokenBatch) -> torch.Tensor:
             return exact_kl(model, self.reference, batch, temperature=temperature).cpu()
 
-        # batches of bounded size, in an order chosen by `over_rows`
         for index, kl_B in over_rows(
             experience.rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference], experience.masks, title="KL"
         ):
@@ -275,11 +263,9 @@ class Evaluator(EpisodeLog):
         """Return the accuracy of the greedily decoded response or episode, for data with verifiable answers.
 
         Args:
-            model: the policy.
             rows: rows of the sampled responses. They show if an environment knows which episodes are correct.
         """
         corpus = self.run.corpus
-        # a greedy pass is only useful if correctness can be measured
         is_checked = (
             bool(corpus.answers)
             or corpus.verified
@@ -287,7 +273,6 @@ class Evaluator(EpisodeLog):
         )
         if not is_checked:
             return {}
-        # one episode per task: greedy decoding is deterministic
         collected = self.collector.collect(model, self.tasks, 1, 0, temperature=0.0, prompts=self.prompt_ids)
         episodes = [episode for (episode,) in collected]
         correct = corpus.measure(episodes).get("correct")
@@ -304,11 +289,9 @@ class Evaluator(EpisodeLog):
         """Return the metrics of held-out preference pairs (arXiv:2405.19534)."""
         if not self.run.corpus.preferences:
             return {}
-        # the reference's log-probabilities are the same for every policy
         if self._reference_pairs is None:
             self._reference_pairs = pair_logps(self.reference, self.pairs, self.run.device)
         ref = self._reference_pairs
-        # the reference compared with itself needs no second pass
         now = ref if model is self.reference else pair_logps(model, self.pairs, self.run.device)
         _, clusters = np.unique(self.pair_prompts, return_inverse=True)
         drift = (now.chosen - ref.chosen).double()
@@ -322,8 +305,7 @@ class Evaluator(EpisodeLog):
             # the implicit reward of DPO is proportional to log π − log π_ref
             metrics["implicit_accuracy"] = clustered_rate(implicit.numpy(), clusters)
         if self.beta and all(p is not None for p in self.p_chosen):
-            probabilities = [float(p or 0) for p in self.p_chosen]
-            p_chosen = torch.tensor(probabilities)
+            p_chosen = torch.tensor([float(p or 0) for p in self.p_chosen])
             ranked = idealised_ranking(ref, p_chosen, beta=self.beta).double()
             metrics["idealised_ranking"] = clustered_rate(ranked.numpy(), clusters)
         return metrics
@@ -391,10 +373,3 @@ def _by_category(
         if not np.isnan(values[members]).all():
             estimates[f"{key}/{name}"] = estimate(values[members], clusters[members])
     return estimates
-
-
-def _number(value: float | None, *, exact: bool) -> float | None:
-    """Convert a value for JSON: NaN, which JSON lacks, becomes null. Values that are not `exact` get six digits."""
-    if value is None or math.isnan(value):
-        return None
-    return float(value) if exact else round(float(value), 6)

@@ -67,10 +67,7 @@ EVALUATOR = (
         title="proxy per nat",
         better="higher",
         column="proxy/nat",
-        relative_to=(
-            "reward",
-            "reference",
-        ),
+        relative_to=("reward", "reference"),
     ),
     Metric(
         "tokens", "response length, EOS included", title="tokens", phrase="length of a reply in tokens", column="tokens"
@@ -224,10 +221,7 @@ REWARD_REPORT = (
         title="accuracy, rejected padded",
         better="higher",
     ),
-    Metric(
-        "logit_unit",
-        "logits per unit of reward: the sd of raw scores for a single Bradley-Terry term, else 1",
-    ),
+    Metric("logit_unit", "logits per unit of reward: the sd of raw scores for a single Bradley-Terry term, else 1"),
     Metric(
         "ece",
         "count-weighted calibration error of σ(|Δ|) over bins of equal count, with its sampling noise",
@@ -337,10 +331,7 @@ PROBE = (
         "linear probe that was fitted on other prompts",
         better="higher",
     ),
-    Metric(
-        "probe_before/<attribute>",
-        "the same for the policy that the reward model was trained from",
-    ),
+    Metric("probe_before/<attribute>", "the same for the policy that the reward model was trained from"),
     Metric(
         "effect/<attribute>",
         "change of the score per standard deviation of the attribute among responses to one prompt, in standard "
@@ -401,10 +392,7 @@ STEP_REPORT = (
     Metric("process_error", "fraction of samples with a wrong step whose first wrong step is located", better="higher"),
     Metric("process_correct", "fraction of sound samples in which no step is flagged", better="higher"),
     Metric(
-        "planted_process_f1",
-        "ProcessBench F1 on planted solutions",
-        title="planted ProcessBench F1",
-        better="higher",
+        "planted_process_f1", "ProcessBench F1 on planted solutions", title="planted ProcessBench F1", better="higher"
     ),
     Metric(
         "auroc_sound",
@@ -453,10 +441,7 @@ STEP_REPORT = (
         title="right by wrong steps",
         better="lower",
     ),
-    Metric(
-        "score/by_percentile",
-        "percentiles of the score over samples; the steps in metrics.jsonl are percents",
-    ),
+    Metric("score/by_percentile", "percentiles of the score over samples; the steps in metrics.jsonl are percents"),
     Metric("caught/by_percent_false_alarms", "`caught` at 1, 2, 3, … % false alarms"),
     Metric("planted_caught/by_percent_false_alarms", "`planted_caught` at 1, 2, 3, … % false alarms"),
     Metric("sound", "fraction of samples whose answer and steps are all right"),

@@ -70,12 +70,10 @@ class PolicyLog:
         return fingerprint([summary, rows_digest])
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """Return the summary of a policy that this or an earlier attempt evaluated, else None."""
         return next((policy for policy in self.policies if policy["name"] == name), None)
 
     def add(self, name: str, rows: list[dict[str, Any]], metrics: Mapping[str, Estimate]) -> dict[str, Any]:
         """Log a policy: its rows, then its summary. Rows without a summary are dropped when the stage resumes."""
-        # the summary is written last, because it marks the rows as complete
         summary: dict[str, Any] = {
             "name": name,
             "metrics": {key: estimate.to_dict() for key, estimate in metrics.items()},
@@ -88,5 +86,4 @@ class PolicyLog:
         return summary
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the logged rows of one policy, prompt-major."""
         return ranks.on_main(lambda: [row for row in read_jsonl(self._rows_path) if row["policy"] == name])

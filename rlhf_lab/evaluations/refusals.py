@@ -212,7 +212,6 @@ def _answers_beside(sentences: list[str], refusing: list[int]) -> bool:
 
 
 def _substance(sentences: Iterable[str]) -> int:
-    """Return the number of words in sentences that give no advice on conduct."""
     return sum(len(sentence.split()) for sentence in sentences if not CONDUCT.search(sentence))
 
 

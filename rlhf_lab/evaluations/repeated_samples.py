@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,12 @@ Rows = list[dict[str, Any]]
 """Rows of evaluation.jsonl."""
 
 
+def rounded(value: float | None) -> float | None:
+    """Return a value of a row with six digits. NaN, which JSON lacks, becomes None."""
+    return None if value is None or math.isnan(value) else round(float(value), 6)
+
+
 def by_prompt(rows: Sequence[dict[str, Any]]) -> list[Rows]:
-    """Return the rows of each prompt."""
     return list(grouped(rows, "prompt_id").values())
 
 
@@ -27,9 +32,7 @@ def repeated_samples(
     """Return `pass@k`, and `maj@k` if responses state a final answer; {} if the correct responses are unknown.
 
     Args:
-        rows: prompt-major rows.
         sizes: values of k, up to the number of samples per prompt.
-        oracle: oracle of the data, which reads the answers.
     """
     prompts = by_prompt(rows)
     correct = [column(responses, "correct") for responses in prompts]
@@ -42,11 +45,10 @@ def repeated_samples(
     passed = [pass_at_k(correct_N, sizes) for correct_N in correct]
     metrics = fractions_at("pass", sizes, passed, each_prompt, trials)
     answers = [read_answers(oracle, responses) for responses in prompts]
-    # no vote is possible if responses state no final answer
     if None not in answers:
-        votes = []
-        for stated, correct_N in zip(answers, correct, strict=True):
-            votes.append(majority_at_k(stated or [], correct_N, sizes))
+        votes = [
+            majority_at_k(stated or [], correct_N, sizes) for stated, correct_N in zip(answers, correct, strict=True)
+        ]
         metrics |= fractions_at("maj", sizes, votes, each_prompt, trials)
     return metrics
 

@@ -32,7 +32,6 @@ class Rescoring:
             raise ConfigError([f"algorithm.weightings: {line}" for line in error.problems]) from None
 
     def finish(self) -> Result:
-        """Evaluate the policy, then the selection of each weighting. evaluation.jsonl gets the rows of both."""
         policies = rescore(self.responses, self.graphs, self.settings.choose_from)
         path = self.run.directory / "evaluation.jsonl"
         truncate(path, 0)  # remove rows of an interrupted attempt

@@ -20,6 +20,7 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_jsonl, read_object
 from rlhf_lab.core.types import FloatArray
+from rlhf_lab.evaluations.repeated_samples import rounded
 from rlhf_lab.rewards.combine import SCALES_FILE, combine, nodes, with_scales
 from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.statistics.best_of_n import (
@@ -42,8 +43,6 @@ class SavedResponses:
     """Responses of one policy, as an evaluation logged them.
 
     Attributes:
-        directory: run directory of the evaluation.
-        policy: name of the policy.
         rows: one row per response, prompt-major.
         prompts: indices of the responses to each prompt.
         columns: numeric column → values, (N,); NaN is unscored.
@@ -59,16 +58,10 @@ class SavedResponses:
 
     @property
     def parts(self) -> dict[str, FloatArray]:
-        """Values of the reward graph's nodes, by node."""
-        return {
-            column.removeprefix(PREFIX): values_N
-            for column, values_N in self.columns.items()
-            if column.startswith(PREFIX)
-        }
+        return {key.removeprefix(PREFIX): x_N for key, x_N in self.columns.items() if key.startswith(PREFIX)}
 
     @property
     def per_prompt(self) -> int:
-        """Minimum number of responses to a prompt."""
         return min(len(index) for index in self.prompts)
 
     def score(self, settings: RewardGraph) -> FloatArray:
@@ -76,7 +69,6 @@ class SavedResponses:
         parts = self.parts
         missing = [name for name in nodes(settings) if name not in parts]
         if missing:
-            # "term/part" is a part of a term
             terms = ", ".join(sorted(name for name in parts if "/" not in name)) or "none"
             raise ArtifactError(
                 f"{self.directory}/evaluation.jsonl has no column {', '.join(PREFIX + name for name in missing)} "
@@ -114,10 +106,8 @@ def read_responses(directory: str | Path, policy: str = "") -> SavedResponses:
     # measures of packs that are not loaded here are described in the run directory
     measures.recall(directory)
     truth = frozenset(("tokens", "ended", *measures.columns_of(rows[0])))
-    columns = {}
-    for key in rows[0]:
-        if key == "proxy" or key in truth or key.startswith(PREFIX):
-            columns[key] = column(rows, key)
+    numeric = [key for key in rows[0] if key == "proxy" or key in truth or key.startswith(PREFIX)]
+    columns = {key: column(rows, key) for key in numeric}
     prompt_N = np.array([row["prompt_id"] for row in rows])
     prompts = [np.flatnonzero(prompt_N == prompt) for prompt in dict.fromkeys(prompt_N)]
     return SavedResponses(directory, policy, rows, prompts, columns, truth)
@@ -132,7 +122,6 @@ class Rescored:
     rows: list[dict[str, Any]]
 
     def summary(self) -> dict[str, Any]:
-        """Return the entry of `policies` in result.json."""
         metrics = {key: value.to_dict() for key, value in self.metrics.items()}
         return {"name": self.name, "metrics": metrics}
 
@@ -144,8 +133,6 @@ def rescore(responses: SavedResponses, graphs: Mapping[str, RewardGraph], n: int
     is then compared with the saved reward, since there is no other weighting.
 
     Args:
-        responses: saved responses.
-        graphs: label → reward graph.
         n: number of responses to select from. 0 takes half of the saved ones, so that the estimate averages over many
             subsets and opponents are left for `win_rate`.
     """
@@ -166,16 +153,13 @@ def rescore(responses: SavedResponses, graphs: Mapping[str, RewardGraph], n: int
     proxy_N = next(iter(scores.values())) if len(scores) == 1 else None
     if proxy_N is not None:
         table["proxy"] = proxy_N
-    policies = [_score_policy(responses, table, proxy_N)]
-    for label, score_N in scores.items():
-        policies.append(_score_choice(responses, label, score_N, table, first_N, n))
-    return policies
+    choices = [_score_choice(responses, label, score_N, table, first_N, n) for label, score_N in scores.items()]
+    return [_score_policy(responses, table, proxy_N), *choices]
 
 
 def label_of(weights: Mapping[str, float]) -> str:
     """Return the name of a weighting: "0.7 bt + 0.3 programmatic"."""
-    terms = [f"{weight:g} {name}" for name, weight in weights.items() if weight]
-    return " + ".join(terms)
+    return " + ".join(f"{weight:g} {name}" for name, weight in weights.items() if weight)
 
 
 def _score_policy(responses: SavedResponses, table: dict[str, FloatArray], proxy_N: FloatArray | None) -> Rescored:
@@ -184,7 +168,7 @@ def _score_policy(responses: SavedResponses, table: dict[str, FloatArray], proxy
     metrics = {name: clustered_mean(values_N, clusters_N) for name, values_N in table.items()}
     rows = [_without_proxy(row) for row in responses.rows]
     if proxy_N is not None:
-        rows = [{**row, "proxy": _number(value)} for row, value in zip(rows, proxy_N, strict=True)]
+        rows = [{**row, "proxy": rounded(value)} for row, value in zip(rows, proxy_N, strict=True)]
     return Rescored(responses.policy, metrics, rows)
 
 
@@ -205,9 +189,7 @@ def _score_choice(
     metrics["rank_first"] = rank_correlation(score_N, first_N, responses.prompts)
     best = _best_rows(responses, score_N, n)
     first_best = _best_rows(responses, first_N, n)
-    same = []
-    for row_index, other in zip(best, first_best, strict=True):
-        same.append(np.nan if row_index is None else float(row_index == other))
+    same = [np.nan if row is None else float(row == other) for row, other in zip(best, first_best, strict=True)]
     kl = best_of_n_kl(n)
     metrics["same_choice"] = clustered_mean(same, prompts)
     # the KL of best-of-n is a formula in n, so its interval has no width
@@ -216,11 +198,11 @@ def _score_choice(
     for prompt, best_row in enumerate(best):
         if best_row is None:
             continue
-        row = {**_without_proxy(responses.rows[best_row]), "policy": label, "kl": _number(kl)}
+        row = {**_without_proxy(responses.rows[best_row]), "policy": label, "kl": rounded(kl)}
         if "proxy" in table:
-            row["proxy"] = _number(score_N[best_row])
+            row["proxy"] = rounded(score_N[best_row])
         for name, values_P in expected.items():
-            row[f"expected_{name}"] = _number(values_P[prompt])
+            row[f"expected_{name}"] = rounded(values_P[prompt])
         rows.append(row)
     return Rescored(label, metrics, rows)
 
@@ -230,16 +212,13 @@ def _expected_values(
 ) -> dict[str, FloatArray]:
     """Return column → mean over the best of all subsets of n responses to each prompt, (P,); `win_rate` is by gold."""
     values_NC = np.stack(list(table.values()), axis=1)
-    chosen = []
-    for index in responses.prompts:
-        probabilities = choice_probabilities(score_N[index], n)
-        chosen.append(chosen_values(probabilities, values_NC[index]))
-    chosen_PC = np.stack(chosen)
+    chosen_PC = np.stack(
+        [chosen_values(choice_probabilities(score_N[index], n), values_NC[index]) for index in responses.prompts]
+    )
     expected = dict(zip(table, chosen_PC.T, strict=True))
     if "gold" in table:
         gold_N = table["gold"]
-        wins = [chosen_win_rate(score_N[index], gold_N[index], n) for index in responses.prompts]
-        wins_P = np.array(wins)
+        wins_P = np.array([chosen_win_rate(score_N[index], gold_N[index], n) for index in responses.prompts])
         if not np.isnan(wins_P).all():
             expected["win_rate"] = wins_P
     return expected
@@ -251,7 +230,6 @@ def _best_rows(responses: SavedResponses, score_N: FloatArray, n: int) -> list[i
     for index in responses.prompts:
         first = index[:n]
         scored = first[~np.isnan(score_N[first])]
-        # argmax returns the first of several equal maxima
         best.append(int(scored[np.argmax(score_N[scored])]) if len(scored) else None)
     return best
 
@@ -259,7 +237,3 @@ def _best_rows(responses: SavedResponses, score_N: FloatArray, n: int) -> list[i
 def _without_proxy(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved row without its reward, which was computed with another weighting."""
     return {key: value for key, value in row.items() if key != "proxy"}
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 6)

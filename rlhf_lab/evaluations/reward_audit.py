@@ -50,13 +50,11 @@ def audit_pairs(reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Compute the metrics of `audit_pairs` from margins, (N,)."""
     prompts = prompt_ids(pairs)
     # a comparison with NaN is False, so unscored pairs have to be masked explicitly
     scored = ~np.isnan(margin_N)
     wins = np.where(scored, margin_N > 0, np.nan)
-    signs = [np.sign(len(pair.chosen) - len(pair.rejected)) for pair in pairs]  # in characters: +1, 0 or −1
-    longer = np.array(signs)
+    longer = np.array([np.sign(len(pair.chosen) - len(pair.rejected)) for pair in pairs])  # in characters: +1, 0 or −1
     # The length baseline uses only the scored pairs, so that both accuracies refer to the same pairs.
     longer_wins = np.where(scored, longer / 2 + 0.5, np.nan)
     metrics: dict[str, Any] = {
@@ -67,8 +65,7 @@ def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]
         if mask.any():
             metrics[f"accuracy/{name}"] = clustered_rate(wins[mask], prompts[mask])
     if all("gold_chosen" in pair.meta for pair in pairs):
-        gold_gaps = [pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs]
-        gold = np.array(gold_gaps)
+        gold = np.array([pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs])
         # 1 for the same order, 0 for the opposite one, 0.5 for a tie
         agreement = np.sign(margin_N) * np.sign(gold) / 2 + 0.5
         metrics["gold_agreement"] = clustered_mean(agreement, prompts)
@@ -86,29 +83,21 @@ def with_gold(pairs: Sequence[Pair], oracle: Oracle | None) -> list[Pair]:
         return list(pairs)
     prompts = [pair.prompt for pair in pairs]
     responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    # both sides in one call: first all chosen, then all rejected responses
     gold = oracle.measure([*prompts, *prompts], responses).get("gold")
     if gold is None:
         return list(pairs)
-    gold_chosen = gold[: len(pairs)].tolist()
-    gold_rejected = gold[len(pairs) :].tolist()
-    labelled = []
-    for pair, chosen, rejected in zip(pairs, gold_chosen, gold_rejected, strict=True):
-        meta = {**pair.meta, "gold_chosen": chosen, "gold_rejected": rejected}
-        labelled.append(replace(pair, meta=meta))
-    return labelled
+    return [
+        replace(pair, meta={**pair.meta, "gold_chosen": chosen, "gold_rejected": rejected})
+        for pair, chosen, rejected in zip(pairs, gold[: len(pairs)].tolist(), gold[len(pairs) :].tolist(), strict=True)
+    ]
 
 
 def words(texts: Sequence[str]) -> FloatArray:
-    """Return the number of words of each text, (N,)."""
     return np.array([len(text.split()) for text in texts], dtype=np.float64)
 
 
 def pair_words(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
-    """Return the number of words of both sides of each pair, (N,) each."""
-    chosen_N = words([pair.chosen for pair in pairs])
-    rejected_N = words([pair.rejected for pair in pairs])
-    return chosen_N, rejected_N
+    return words([pair.chosen for pair in pairs]), words([pair.rejected for pair in pairs])
 
 
 def length_matched(pairs: Sequence[Pair]) -> np.ndarray:
@@ -139,7 +128,6 @@ def filler_shifts(
 
 
 def _scores_with(filler: str, reward: TextReward, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-    """Return the scores of the responses with a filler appended, (N,)."""
     return reward(prompts, [f"{response} {filler}" for response in responses]).total_N
 
 
@@ -147,5 +135,4 @@ def filler_slopes(shifts: dict[str, FloatArray]) -> FloatArray:
     """Return the score change of each response per 10 words of filler, (N,): least squares through 0 over fillers."""
     size_F = words([FILLERS[name] for name in shifts]) / 10
     shift_NF = np.stack(list(shifts.values()), axis=1)
-    # slope of least squares through the origin: Σ x·y / Σ x²
     return shift_NF @ size_F / np.square(size_F).sum()

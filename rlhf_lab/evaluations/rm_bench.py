@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.files import write_json, write_text
+from rlhf_lab.core.files import finite_values, write_json, write_text
 from rlhf_lab.core.types import FloatArray, TextReward
 from rlhf_lab.data.benchmarks import BenchmarkItem, WorkedSolution, own_items, read_items, read_solutions
 from rlhf_lab.evaluations.settings import RewardBenchmark
@@ -67,7 +67,6 @@ class Benchmarking:
                 write_json(directory / name, header | content if isinstance(content, dict) else content)
 
     def _read_items(self) -> list[BenchmarkItem]:
-        """Return the benchmark's items from its path, or the held-out pairs of the data if there is no path."""
         settings, run = self.settings, self.run
         if settings.path:
             return read_items(settings.benchmark, settings.path, settings.max_rows)
@@ -84,19 +83,16 @@ def score_items(reward: TextReward, items: Sequence[BenchmarkItem]) -> list[Floa
     prompts = [item.prompt for item in items for _ in item.responses]
     responses = [text for item in items for text in item.responses]
     scores_N = reward(prompts, responses).total_N
-    # split the flat array at the cumulative numbers of responses: one array per item
     response_counts = [len(item.responses) for item in items]
     return np.split(scores_N, np.cumsum(response_counts)[:-1])
 
 
 def reward_bench(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -> Report:
     """Score RewardBench: accuracy per subset and section; `score` if all four sections have items."""
-    wins = []
-    for scores_K in scores:
-        if np.isnan(scores_K).any():
-            wins.append(math.nan)
-        else:
-            wins.append(float(rules.pair_wins(scores_K[:1], scores_K[1:])[0]))
+    wins = [
+        math.nan if np.isnan(scores_K).any() else float(rules.pair_wins(scores_K[:1], scores_K[1:])[0])
+        for scores_K in scores
+    ]
     subsets = by_subset(items, wins)
     sections = {}
     for section, weights in rules.SECTIONS.items():
@@ -111,7 +107,7 @@ def reward_bench(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -
         {
             "id": item.name,
             "subset": item.subset,
-            "results": _number(win),
+            "results": win,
             "scores_chosen": scores_K[0],
             "scores_rejected": scores_K[1],
         }
@@ -122,26 +118,20 @@ def reward_bench(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -
 
 def reward_bench_2(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) -> Report:
     """Score RewardBench 2: best-of-4 credit per subset, Ties by its formula; `score` is their mean."""
-    credit = []
-    for scores_K in scores:
-        credit.append(math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K))
-    # Ties has its own formula, all other subsets have the same rule
+    credit = [math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K) for scores_K in scores]
     in_ties = [item.subset.lower() == "ties" for item in items]
     others = [k for k, tie in enumerate(in_ties) if not tie]
-    other_items = [items[k] for k in others]
-    other_credit = [credit[k] for k in others]
-    subsets = by_subset(other_items, other_credit)
+    subsets = by_subset([items[k] for k in others], [credit[k] for k in others])
     if any(in_ties):
-        tied_items = [(items[k], scores[k]) for k, tie in enumerate(in_ties) if tie]
-        subsets[rules.TIES] = score_ties(tied_items)
+        subsets[rules.TIES] = score_ties([(items[k], scores[k]) for k, tie in enumerate(in_ties) if tie])
     score = weighted(subsets, dict.fromkeys(subsets, 1))
     rows = [
         {
             "id": item.name,
             "subset": item.subset,
             "num_correct": len(item.right),
-            "scores": scores_K,
-            "results": None if tie else _number(item_credit),
+            "scores": scores_K.tolist(),
+            "results": None if tie else item_credit,
         }
         for item, scores_K, item_credit, tie in zip(items, scores, credit, in_ties, strict=True)
     ]
@@ -159,7 +149,6 @@ def score_ties(items: Sequence[tuple[BenchmarkItem, FloatArray]]) -> Estimate:
             kind, _, number = item.name.partition(":")
             right, wrong = _sides(item, scores_K)
             prompts.append(rules.TiesPrompt(int(number), kind.startswith("tied"), right, wrong))
-    # a question needs both of its prompts
     with_tied = {prompt.number for prompt in prompts if prompt.tied}
     with_reference = {prompt.number for prompt in prompts if not prompt.tied}
     if with_tied & with_reference:
@@ -185,10 +174,10 @@ def reward_math(items: Sequence[BenchmarkItem], scores: Sequence[FloatArray]) ->
         "mrr": mean("reciprocal_rank"),
     }
     rows = [
-        {"problem": item.prompt, "chosen": len(item.right), "score": scores_K}
+        {"problem": item.prompt, "chosen": len(item.right), "score": scores_K.tolist()}
         for item, scores_K in zip(items, scores, strict=True)
     ]
-    return metrics | counts(items, scores), {"reward_math.json": _to_plain(rows)}
+    return metrics | counts(items, scores), {"reward_math.json": finite_values(rows)}
 
 
 def process_bench(reward: TextReward, solutions: Sequence[WorkedSolution], threshold: float) -> Report:
@@ -231,7 +220,6 @@ BENCHMARKS = {"reward_bench": reward_bench, "reward_bench_2": reward_bench_2, "r
 
 
 def _sides(item: BenchmarkItem, scores_K: FloatArray) -> tuple[list[float], list[float]]:
-    """Return the scores of the right and of the wrong responses."""
     scores = scores_K.tolist()
     return scores[: len(item.right)], scores[len(item.right) :]
 
@@ -241,9 +229,7 @@ def by_subset(items: Sequence[BenchmarkItem], values: Sequence[float]) -> dict[s
     estimates = {}
     for subset in dict.fromkeys(item.subset for item in items):
         positions = [k for k, item in enumerate(items) if item.subset == subset]
-        subset_values = [values[k] for k in positions]
-        subset_prompts = [items[k].prompt for k in positions]
-        estimates[subset] = clustered_mean(subset_values, subset_prompts)
+        estimates[subset] = clustered_mean([values[k] for k in positions], [items[k].prompt for k in positions])
     return estimates
 
 
@@ -256,10 +242,7 @@ def weighted(parts: Mapping[str, Estimate], weights: Mapping[str, float]) -> Est
     # a part with fewer than two clusters has no finite interval, so the mean has none either
     if math.isnan(mean) or not all(estimate.bounded for estimate in parts.values()):
         return Estimate(mean, -math.inf, math.inf, n, clusters)
-    half_widths = []
-    for name, estimate in parts.items():
-        half_widths.append((estimate.high - estimate.low) / 2 * weights[name] / total)
-    half_width = math.hypot(*half_widths)
+    half_width = math.hypot(*((part.high - part.low) / 2 * weights[name] / total for name, part in parts.items()))
     return Estimate(mean, mean - half_width, mean + half_width, n, clusters)
 
 
@@ -268,7 +251,6 @@ def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
     numbers = sorted({prompt.number for prompt in prompts})
     questions = [[prompt for prompt in prompts if prompt.number == number] for number in numbers]
     score = rules.ties_score(prompts)
-    # one question gives no information about the spread
     if len(numbers) < 2:
         return Estimate(score, -math.inf, math.inf, len(prompts), len(numbers))
     # a fixed seed: the same scores always have the same interval
@@ -280,9 +262,7 @@ def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
         # The score is undefined for a bootstrap sample in which no question has both of its prompts.
         if any(len({prompt.tied for prompt in question}) == 2 for question in selected):
             # A question sampled twice counts as two: the rule groups prompts by their number, so they are renumbered.
-            sample: list[rules.TiesPrompt] = []
-            for index, question in enumerate(selected):
-                sample += [rules.renumbered(prompt, index) for prompt in question]
+            sample = [rules.renumbered(prompt, k) for k, question in enumerate(selected) for prompt in question]
             scores.append(rules.ties_score(sample))
     bounds = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
     low, high = (float(bound) for bound in np.quantile(scores, bounds))
@@ -290,7 +270,6 @@ def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
 
 
 def counts(items: Sequence[Any], scores: Sequence[FloatArray]) -> dict[str, Any]:
-    """Return the number of items, and the number of items with an unscored response."""
     unscored = [bool(np.isnan(scores_K).any()) for scores_K in scores]
     return {"items": len(items), "unscored": sum(unscored)}
 
@@ -299,20 +278,7 @@ def result_files(name: str, subsets: Mapping[str, Estimate], rows: list[dict[str
     """Return the content of RewardBench's two files: a score per subset, and the columns of all rows."""
     means = {subset: estimate.mean for subset, estimate in subsets.items()}
     columns = {key: [row[key] for row in rows] for key in rows[0]}
-    return {f"{name}.json": means, f"{name}_scores.json": _to_plain(columns)}
-
-
-def _to_plain(value: Any) -> Any:
-    """Convert arrays to lists and NaN to null."""
-    if isinstance(value, Mapping):
-        return {key: _to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, np.ndarray)):
-        return [_to_plain(item) for item in value]
-    return _number(float(value)) if isinstance(value, (float, np.floating)) else value
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return {f"{name}.json": means, f"{name}_scores.json": finite_values(columns)}
 
 
 def build(settings: RewardBenchmark, run: Run) -> Benchmarking:

@@ -30,16 +30,17 @@ def pair_figures(margin_N: FloatArray, unit: float, pairs: Sequence[Pair], bins:
     Args:
         margin_N: r(chosen) − r(rejected) of each pair, (N,).
         unit: logits per unit of reward.
-        pairs: labelled pairs.
-        bins: number of bins of the reliability diagram.
     """
     clusters = prompt_ids(pairs)
     logit_N = margin_N * unit
     versions = {"raw": logit_N, "scaled": calibration.rescaled(logit_N, clusters)}
-    reliability = {}
-    for name, values_N in versions.items():
-        points = calibration.reliability(values_N, clusters, bins)
-        reliability[name] = [{"confidence": point.confidence, **point.accuracy.to_dict()} for point in points]
+    reliability = {
+        name: [
+            {"confidence": point.confidence, **point.accuracy.to_dict()}
+            for point in calibration.reliability(values_N, clusters, bins)
+        ]
+        for name, values_N in versions.items()
+    }
     return {"reliability": reliability, "accuracy_by_length": accuracy_by_length(margin_N, pairs)}
 
 
@@ -51,7 +52,6 @@ def accuracy_by_length(margin_N: FloatArray, pairs: Sequence[Pair]) -> list[dict
     wins_N = np.where(np.isnan(margin_N), np.nan, margin_N > 0)
     rows = []
     for group in equal_groups(gap_N):
-        # a group may consist of unscored pairs only
         if not np.isnan(wins_N[group]).all():
             accuracy = clustered_rate(wins_N[group], clusters[group])
             rows.append({"words": float(gap_N[group].mean()), **accuracy.to_dict()})
@@ -64,7 +64,6 @@ def response_figures(rewards: Mapping[str, FloatArray], words_N: FloatArray, pro
     Args:
         rewards: the reward first, then its parts, and the ground truth if it is known, (N,) each.
         words_N: number of words of each response, (N,).
-        prompts: prompt of each response.
     """
     scores_N = rewards["reward"]
     by_length = []
@@ -88,7 +87,6 @@ def distinct(scores_N: FloatArray, parts: Mapping[str, FloatArray]) -> dict[str,
     rewards = {"reward": scores_N}
     for name, values_N in parts.items():
         scored = values_N[~np.isnan(values_N)]
-        # the distance of a constant reward is undefined
         varies = scored.size and np.ptp(scored) > 0
         is_reward = name.rpartition("/")[2] != "disagreement"
         repeated = any(np.array_equal(values_N, reward_N, equal_nan=True) for reward_N in rewards.values())

@@ -100,7 +100,6 @@ def probe_report(
         states: metric → hidden states, (N, hidden).
         attributes: attribute → values, (N,).
         prompts: prompt of each response, (N,).
-        folds: number of groups of prompts.
     """
     target_NA = np.stack(list(attributes.values()), axis=1)
     metrics: dict[str, Any] = {}

@@ -62,10 +62,7 @@ class ReportCard(ScoredPolicyStage):
         name = Path(str(run.config.needs["policy"])).name
         self.evaluator.evaluate(name, self.model)
         metrics, figures = responses_report(reward, self.evaluator.rows(name), run.corpus.oracle)
-        # data without preferences have no labelled pairs to audit
-        pairs: list[Pair] = []
-        if run.corpus.preferences:
-            pairs = list(run.corpus.test[: run.config.evaluation.pairs])
+        pairs = run.corpus.test[: run.config.evaluation.pairs] if run.corpus.preferences else []
         pairs = with_gold(pairs, run.corpus.oracle)
         if pairs:
             unit = logit_unit(run)
@@ -106,9 +103,6 @@ class ScoredPairs:
     """Held-out pairs with the scores of both sides.
 
     Attributes:
-        pairs: the pairs.
-        chosen: scores of the chosen responses.
-        rejected: scores of the rejected responses.
         prompt_N: cluster label of each pair.
         margin_N: r(chosen) − r(rejected), NaN if a side is unscored.
     """
@@ -121,22 +115,16 @@ class ScoredPairs:
 
     @classmethod
     def of(cls, reward: TextReward, pairs: Sequence[Pair]) -> ScoredPairs:
-        """Score both sides of the pairs."""
         prompts = [pair.prompt for pair in pairs]
         chosen = reward(prompts, [pair.chosen for pair in pairs])
         rejected = reward(prompts, [pair.rejected for pair in pairs])
         return cls(pairs, chosen, rejected, prompt_ids(pairs), chosen.total_N - rejected.total_N)
 
     def responses(self) -> tuple[list[str], list[str], RewardBatch]:
-        """Return (prompts, responses, scores) of all chosen and then all rejected responses."""
         prompts = [pair.prompt for pair in self.pairs] * 2
-        chosen = [pair.chosen for pair in self.pairs]
-        rejected = [pair.rejected for pair in self.pairs]
-        responses = chosen + rejected
+        responses = [pair.chosen for pair in self.pairs] + [pair.rejected for pair in self.pairs]
         total_N = np.concatenate([self.chosen.total_N, self.rejected.total_N])
-        parts = {}
-        for name, chosen_N in self.chosen.parts.items():
-            parts[name] = np.concatenate([chosen_N, self.rejected.parts[name]])
+        parts = {name: np.concatenate([x_N, self.rejected.parts[name]]) for name, x_N in self.chosen.parts.items()}
         return prompts, responses, RewardBatch(total_N, parts)
 
 
@@ -146,11 +134,7 @@ def pairs_report(
     """Return the metrics of labelled pairs.
 
     Args:
-        reward: reward to audit.
-        scored: pairs with their scores.
         unit: logits per unit of reward.
-        bins: number of bins of the calibration error.
-        oracle: ground truth, if there is one.
     """
     margin_N = scored.margin_N
     prompt_N = scored.prompt_N
@@ -169,8 +153,7 @@ def pairs_report(
     metrics |= {f"{name}/pairs": value for name, value in fillers.items()}
     metrics |= calibration_report(margin_N * unit, prompt_N, bins)
     metrics["logit_unit"] = unit
-    disagreements = disagreement_report(scores, prompts)
-    metrics |= {f"{name}/corpus": value for name, value in disagreements.items()}
+    metrics |= {f"{name}/corpus": value for name, value in disagreement_report(scores, prompts).items()}
     if oracle:
         columns = {"reward": scores.total_N, "truth": truth(oracle, prompts, responses)}
         metrics["spearman/corpus"] = pooled_products(columns, prompts, ranks=True).correlation("reward", "truth")
@@ -211,10 +194,7 @@ def filler_report(
     """
     shifts = filler_shifts(reward, prompts, responses, scores_N)
     slope_N = filler_slopes(shifts)
-    metrics = {
-        "filler_shift": clustered_mean(shifts["two"], prompts),
-        "filler_slope": clustered_mean(slope_N, prompts),
-    }
+    metrics = {"filler_shift": clustered_mean(shifts["two"], prompts), "filler_slope": clustered_mean(slope_N, prompts)}
     if oracle is None:
         return metrics
 
@@ -228,7 +208,6 @@ def filler_report(
     columns = {"reward": scores_N, "truth": truth(oracle, prompts, responses), "words": words(responses)}
     rate = within_prompts(columns, prompts).slope("reward", "truth", "words").mean
     if not math.isnan(rate):
-        # the slope of the reward, plus the part that the loss of gold explains
         metrics["filler_bias"] = clustered_mean(slope_N - rate * gold_slope_N, prompts)
     return metrics
 
@@ -240,8 +219,7 @@ def responses_report(
     prompts = [row["prompt"] for row in rows]
     responses = [row["response"] for row in rows]
     scores_N = column(rows, "proxy")
-    terms = [key for key in rows[0] if key.startswith("reward/")]
-    parts = {key.removeprefix("reward/"): column(rows, key) for key in terms}
+    parts = {key.removeprefix("reward/"): column(rows, key) for key in rows[0] if key.startswith("reward/")}
     metrics = filler_report(reward, prompts, responses, scores_N, oracle)
     metrics |= disagreement_report(RewardBatch(scores_N, parts), prompts)
     columns = {"reward": scores_N, "words": words(responses) / 10}  # slopes are per 10 words
@@ -265,7 +243,6 @@ def truth_report(columns: Mapping[str, FloatArray], prompts: list[str]) -> dict[
 
     Args:
         columns: `reward`, `truth` and `words` (in units of ten words), (N,) each.
-        prompts: prompt of each response.
     """
     within = within_prompts(columns, prompts)
     scores = {name: columns[name] for name in ("reward", "truth")}

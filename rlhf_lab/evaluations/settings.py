@@ -305,7 +305,6 @@ class Rescore(EvaluationSettings):
     reward_use = replace(EvaluationSettings.reward_use, measures_gold=False, loads_models=False)
     resources = Resources(distributed=False)
     evidence = replace(EvaluationSettings.evidence, answer="best_policy")
-    # Half of the responses that best_of_n saves at these sizes.
     by_size = BySize(smoke={"choose_from": 4}, smoke_real={"choose_from": 2})
     weightings: tuple[dict[str, Annotated[float, Finite()]], ...] = ()
     choose_from: Annotated[int, Ge(0, hint="0 is half of the saved ones")] = 0

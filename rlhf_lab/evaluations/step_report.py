@@ -37,14 +37,7 @@ ALARMS = (5, 10)
 CURVE = range(1, 100)
 """False-alarm rates and score percentiles of the curves in metrics.jsonl, in percent."""
 PRIMARY = (
-    "caught_5",
-    "planted_caught_5",
-    "process_f1",
-    "best_of_n",
-    "weighted_vote",
-    "majority",
-    "oracle",
-    "correct",
+    *("caught_5", "planted_caught_5", "process_f1", "best_of_n", "weighted_vote", "majority", "oracle", "correct"),
     "critical",
 )
 
@@ -54,7 +47,6 @@ class GradedSolutions:
     """Solutions of one set with their ground truth and the judge's scores.
 
     Attributes:
-        solutions: the solutions.
         prompts: index of the problem of each solution, (N,).
         scores: the judge's score of each solution, (N,).
         steps: the judge's probability at the end of each step.
@@ -72,16 +64,11 @@ class GradedSolutions:
 
     @property
     def correct(self) -> FloatArray:
-        """Correctness of the final answers: 1 if right, else 0."""
         return np.array([solution.correct for solution in self.solutions])
 
     @property
     def is_fully_correct(self) -> BoolArray:
-        """Mask of solutions whose answer and steps are all right."""
-        sound = []
-        for solution in self.solutions:
-            sound.append(bool(solution.correct and solution.labels and all(solution.labels)))
-        return np.array(sound, dtype=bool)
+        return np.array([bool(s.correct and s.labels and all(s.labels)) for s in self.solutions], dtype=bool)
 
     @property
     def critical(self) -> BoolArray:
@@ -125,12 +112,9 @@ class StepReporting:
             self.run.note(
                 "no sample has a right answer and a wrong step, so detection is measured only on planted mistakes"
             )
-        # estimates without a sample are left out, e.g. detection without critical solutions
         metrics = {name: estimate for name, estimate in estimates.items() if estimate.n}
-        return Result(
-            metrics={**metrics, **corpus_report(self.run.corpus, self.encoder)},
-            primary=[name for name in PRIMARY if name in metrics],
-        )
+        primary = [name for name in PRIMARY if name in metrics]
+        return Result(metrics={**metrics, **corpus_report(self.run.corpus, self.encoder)}, primary=primary)
 
     def _plant_mistakes(self, pairs: Sequence[Pair]) -> list[Trajectory]:
         """Return right demonstrations, versions with one mistake, and versions with two mistakes that cancel out."""
@@ -152,9 +136,7 @@ class StepReporting:
 
     def _judge_solutions(self, name: str, solutions: list[Trajectory], prompt_ids: dict[str, int]) -> GradedSolutions:
         """Judge all solutions of a set, and log the probabilities to steps.jsonl."""
-        prompt_texts = [solution.prompt for solution in solutions]
-        responses = [solution.response for solution in solutions]
-        judged = self.judge(prompt_texts, responses)
+        judged = self.judge([solution.prompt for solution in solutions], [solution.response for solution in solutions])
         rows = [
             {
                 "set": name,
@@ -185,18 +167,18 @@ class StepReporting:
         group_size = self.settings.samples
         correct_PG = own.correct.reshape(-1, group_size)
         scores_PG = own.scores.reshape(-1, group_size)
-        # an oracle that selects by correctness gives the upper limit
         choosers = {"best_of_n": scores_PG, "oracle": correct_PG}
         # an outcome reward model has no trained probability per step to aggregate
         if self.judge.trained_as.kind == "prm":
             for aggregate in AGGREGATIONS:
                 scores = np.array([aggregate_steps(steps, aggregate) for steps in own.steps])
                 choosers[f"best_of_n/{aggregate}"] = scores.reshape(-1, group_size)
-        accuracy: dict[str, list[float]] = {}
-        for name, chooser_PG in choosers.items():
-            accuracy[name] = []
-            for score_G, correct_G in zip(chooser_PG, correct_PG, strict=True):
-                accuracy[name].append(best_of_n(score_G, correct_G, [n])[0])
+        accuracy = {
+            name: [
+                best_of_n(score_G, correct_G, [n])[0] for score_G, correct_G in zip(chooser_PG, correct_PG, strict=True)
+            ]
+            for name, chooser_PG in choosers.items()
+        }
         answers = [final_answer(solution.response) for solution in own.solutions]
         stated = [None if answer is None else normalised(answer) for answer in answers]
         answer_PG = np.array(stated, dtype=object).reshape(-1, group_size)
@@ -239,11 +221,7 @@ def truth_metrics(graded: GradedSolutions) -> dict[str, Estimate]:
 
 
 def sample_metrics(own: GradedSolutions) -> dict[str, Estimate]:
-    """Return ranking and calibration on samples with step labels.
-
-    Also return the fraction of critical solutions (right answer, wrong step) and of sound ones (answer and steps
-    right).
-    """
+    """Return ranking and calibration on samples with step labels, and the fractions of critical and sound solutions."""
     probabilities: list[float] = []
     labels: list[float] = []
     prompts: list[float] = []
@@ -255,11 +233,10 @@ def sample_metrics(own: GradedSolutions) -> dict[str, Estimate]:
         prompts += [prompt] * count
     sound = own.is_fully_correct
     right = np.array(labels)
-    squared_errors = (np.array(probabilities) - right) ** 2
     return {
         "auroc_sound": auroc(own.scores, sound, own.prompts),
         "auroc_steps": auroc(probabilities, right == 1, prompts),
-        "brier_steps": clustered_mean(squared_errors, prompts),
+        "brier_steps": clustered_mean((np.array(probabilities) - right) ** 2, prompts),
         "critical": clustered_rate(own.critical.astype(float), own.prompts),
         "sound": clustered_rate(sound.astype(float), own.prompts),
     }

@@ -27,8 +27,6 @@ from rlhf_lab.training.start import corpus_report
 
 
 class ChoosingAtTestTime(ScoredPolicyStage):
-    """Stage that samples once, then measures one strategy at every k."""
-
     missing = "a role of the reward is not set in needs; algorithm=test_time selects by it (reward=orm)"
     settings: AtTestTime
 
@@ -45,8 +43,7 @@ class ChoosingAtTestTime(ScoredPolicyStage):
         else:
             accuracy_PK = np.stack([self._accuracy(responses) for responses in prompts])
             # a prompt's mean length, so that k samples cost k times as much
-            mean_tokens = [column(responses, "tokens").mean() for responses in prompts]
-            tokens_P = np.array(mean_tokens)
+            tokens_P = np.array([column(responses, "tokens").mean() for responses in prompts])
             tokens_PK = tokens_P[:, None] * np.array(sizes, dtype=np.float64)
         metrics = {**_estimates("accuracy", sizes, accuracy_PK), **_estimates("tokens", sizes, tokens_PK)}
         primary = [f"accuracy@{sizes[-1]}", f"tokens@{sizes[-1]}"]

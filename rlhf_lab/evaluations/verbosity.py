@@ -33,13 +33,7 @@ HOLLOW = re.compile(
 
 
 def is_verbose(prompt: str, response: str, tokens: int) -> bool:
-    """Return True for a verbose response.
-
-    Args:
-        prompt: complete prompt.
-        response: text of the response.
-        tokens: number of tokens of the response.
-    """
+    """Return True for a verbose response."""
     if HOLLOW.match(response.replace("’", "'")):  # the pattern has straight apostrophes
         return True
     question = re.sub(r"\b(?:Human|Assistant):", "", last_turn(prompt))

@@ -64,7 +64,6 @@ def weightings(directory: str | Path, overrides: Sequence[str]) -> tuple[dict[st
         except ConfigError as error:
             problems += error.problems
     if problems:
-        # a problem of the config appears once per weighting, but is reported once
         raise ConfigError(list(dict.fromkeys(problems)))
     return graphs, settings
 

@@ -38,17 +38,11 @@ class InvalidScores(NumericError):
 
 
 def hint(term: str) -> str:
-    """Return advice for a term that fails and does not abstain."""
     return f"correct it, or let it abstain with reward.terms.{term}.on_error=abstain"
 
 
 def call_with_timeout(call: Callable[[], Returned], timeout_s: float, name: str) -> Returned:
-    """Call a reward with a time limit; 0 means no limit. Raise RewardFailed if it takes longer.
-
-    Args:
-        timeout_s: time limit in seconds.
-        name: name of the reward in messages.
-    """
+    """Call a reward with a time limit; 0 means no limit. Raise RewardFailed if it takes longer."""
     if not timeout_s:
         return call()
     outcome: list[Any] = []  # the returned value or the error; empty until the call ends
@@ -95,7 +89,6 @@ def scores(values: Any, responses: Sequence[str], what: str) -> FloatArray:
         if invalid and array.shape != (len(responses),):
             raise NumericError(f"{what} returned {_excerpt(invalid[0])}; {EXPECTED}")
         if invalid:
-            # Invalid entries become NaN here, and are reported at the end together with the valid scores.
             array = np.array([entry if _is_score(entry) else None for entry in values], object)
     if array.ndim == 0:
         raise NumericError(f"{what} returned {_excerpt(values)} for {len(responses)} responses; {EXPECTED}")
@@ -125,7 +118,6 @@ def nan_count(values: Any) -> int:
 
 
 def _excerpt(value: Any) -> str:
-    """Return type and start of a returned value, such as `str 'good'`."""
     if value is None:
         return "None"
     text = repr(value)

@@ -18,7 +18,6 @@ class CheckedReward:
     """Wrapper that checks a reward. Raises NumericError for an invalid value, LabError if the reward fails.
 
     Args:
-        name: name in messages and tables.
         reward: function of (prompts, responses), or a term that reads full episodes.
         on_error: `abstain` turns any failure into responses without a score: the failed responses if the reward reports
             them, else all responses of the call. BudgetExceeded, KeyboardInterrupt and SystemExit always pass.
@@ -96,7 +95,6 @@ class CheckedReward:
         return f"{text}, {self.failed} calls failed, first: {first_failure}" if self.failed else text
 
     def _stop(self, error: Exception, *, shared: bool) -> LabError:
-        """Return the error that stops the run, with instructions."""
         if isinstance(error, LabError) and not isinstance(error, RewardFailed):
             return error
         is_stated = isinstance(error, RewardFailed)
@@ -117,9 +115,8 @@ class CheckedReward:
                 name: scores(values, responses, f"part {name} of reward {self.name}")
                 for name, values in batch.parts.items()
             }
-        except (
-            InvalidScores
-        ) as error:  # its scores_N holds values of the part, not rewards, so it must not be tolerated
+        # its scores_N holds values of the part, not rewards, so it must not be tolerated
+        except InvalidScores as error:
             raise NumericError(str(error)) from None
         if batch.turns is not None:
             self._check_turns(batch.turns, total_N, episodes)
@@ -139,7 +136,6 @@ class CheckedReward:
                 )
 
     def _call_reward(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """Call the reward in every process if the processes share its work, else only in the main process."""
         if self.collective and ranks.world() > 1:
             return self._score(episodes)  # no timeout: the other processes would wait for one that gives up
 

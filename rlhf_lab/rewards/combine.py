@@ -29,12 +29,10 @@ SCALES_FILE = "reward_terms.json"
 
 
 def combine(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Return the reward of N responses, (N,)."""
     return calibrate(aggregate(parts, settings), parts, settings)
 
 
 def aggregate(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Return the combined terms before calibration, (N,)."""
     return _gated(_combined_terms(parts, settings), parts, settings)
 
 
@@ -48,11 +46,8 @@ def _gated(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArr
 
 
 def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Return the combined terms without gates, (N,)."""
     if settings.aggregate in ("worst", "uwo"):
-        # These aggregates treat the terms like members of an ensemble.
-        values = [term_value(parts[name], term) for name, term in settings.terms.items()]
-        values_KN = np.stack(values)
+        values_KN = np.stack([term_value(parts[name], term) for name, term in settings.terms.items()])
         return combine_members(
             values_KN,
             settings.aggregate,
@@ -62,10 +57,7 @@ def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
         )
     # Skip a term of weight 0 instead of multiplying: if it abstains, 0 · NaN would make the response unscored.
     weighting = {name: weight for name, weight in settings.weighting.items() if weight}
-    weighted = []
-    for name, weight in weighting.items():
-        value_N = term_value(parts[name], settings.terms[name])
-        weighted.append(weight * value_N)
+    weighted = [weight * term_value(parts[name], settings.terms[name]) for name, weight in weighting.items()]
     # Start with the first term instead of the int 0, so that the sum is always an array.
     total_N = sum(weighted[1:], start=weighted[0])
     if settings.aggregate == "mean":
@@ -113,7 +105,6 @@ def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> Flo
     other terms: subtracting the outcome from the total would leave rounding errors.
     """
     others = [name for name in nodes(settings) if name not in settings.terms or not settings.terms[name].outcome]
-    # All terms are the outcome: nothing is unverified.
     if not others:
         return np.where(np.isfinite(reward_N), 0.0, np.nan)
     is_sum = settings.aggregate in ("weighted_sum", "mean") and not settings.calibrates
@@ -131,14 +122,11 @@ def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> Flo
 def nodes(settings: RewardGraph) -> list[str]:
     """Return the names in `parts` that `combine` reads."""
     reads_weights = settings.aggregate in ("weighted_sum", "mean")
-    names = []
-    for name, weight in settings.weighting.items():
-        # A gate is read even if its weight is 0.
-        if weight or not reads_weights or name in settings.gates:
-            names.append(name)
-    if settings.confidence_weight:
-        names += [CONFIDENCE, BASELINE]
-    return names
+    # A gate is read even if its weight is 0.
+    names = [
+        name for name, weight in settings.weighting.items() if weight or not reads_weights or name in settings.gates
+    ]
+    return [*names, CONFIDENCE, BASELINE] if settings.confidence_weight else names
 
 
 def with_scales(settings: RewardGraph, scales: Mapping[str, Mapping[str, float]]) -> RewardGraph:

@@ -48,7 +48,6 @@ class GoldOracle:
 
     @cached_property
     def source(self) -> Source:
-        """Reward that provides the gold; loaded on first use."""
         return self._load()
 
     @cached_property
@@ -58,7 +57,6 @@ class GoldOracle:
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """Measures that the data source declares."""
         return self._corpus.measures
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
@@ -71,7 +69,6 @@ class GoldOracle:
         """Return the scores of the responses, (N,). Scores of the previous call are reused."""
         texts = list(zip(prompts, responses, strict=True))
         scores = {text: self._latest[text] for text in texts if text in self._latest}
-        # `dict.fromkeys` removes duplicates and keeps the order, so that a response is scored once.
         missing = [text for text in dict.fromkeys(texts) if text not in scores]
         if missing:
             missing_prompts = [prompt for prompt, _ in missing]

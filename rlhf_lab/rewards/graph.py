@@ -36,7 +36,6 @@ class GraphReward(CheckedReward):
     """Reward that scores episodes with all terms of a graph.
 
     Args:
-        terms: name → checked term.
         settings: combination of the terms; every term's scale is known.
 
     Attributes:
@@ -89,11 +88,7 @@ class GraphReward(CheckedReward):
         for terms in zip(*turns.values(), strict=True):  # for each episode, its turns as scored by each term
             # a term that left the episode unscored has no turns, so the episode has no turn rewards either
             by_turn = zip(*terms, strict=True) if all(terms) else ()
-            weighted = []
-            for rewards in by_turn:
-                products = (w * reward for w, reward in zip(weights, rewards, strict=True))
-                weighted.append(sum(products))
-            result.append(weighted)
+            result.append([sum(w * reward for w, reward in zip(weights, rewards, strict=True)) for rewards in by_turn])
         return result
 
     def observe(self, batch: RewardBatch) -> None:
@@ -106,13 +101,11 @@ class GraphReward(CheckedReward):
                 self.baseline = (1 - decay) * self.baseline + decay * float(scored_N.mean())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a training checkpoint stores."""
         counts = {name: [term.scored, term.abstained, term.failed] for name, term in self.terms.items()}
         faults = {name: term.faults for name, term in self.terms.items()}
         return {"baseline": self.baseline, "counts": counts, "faults": faults}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
         self.baseline = float(state["baseline"])
         for name, (scored, abstained, failed) in state["counts"].items():
             term = self.terms[name]
@@ -129,7 +122,6 @@ class Combined:
     graph: GraphReward
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """Score the terms and combine them."""
         return self.graph.score_terms(episodes)
 
 
@@ -157,10 +149,7 @@ def build_graph(settings: RewardGraph, run: Run) -> GraphReward:
 def _measure_scale(term: CheckedReward, run: Run) -> dict[str, float]:
     """Return mean, sd and n of a term on the first chosen responses of the training data."""
     pairs = run.corpus.train[:SCALE_REPLIES]
-    prompts = [pair.prompt for pair in pairs]
-    responses = [pair.chosen for pair in pairs]
-    episodes = run.corpus.episodes(prompts, responses)
-    values_N = term(episodes).total_N
+    values_N = term(run.corpus.episodes([pair.prompt for pair in pairs], [pair.chosen for pair in pairs])).total_N
     values_N = values_N[np.isfinite(values_N)]
     # The threshold is relative to the mean, because the sd of equal values is not exactly 0 in floating point.
     if not len(values_N) or values_N.std() <= 1e-9 * (1 + abs(values_N.mean())):
@@ -186,7 +175,6 @@ class OneNote:
 
 
 def _build_term(name: str, settings: Any, run: Run) -> CheckedReward:
-    """Return a term of the graph wrapped in its check."""
     reward: TextReward | EpisodeReward = registry.build("reward", settings, run)
     return CheckedReward(
         name,
@@ -200,10 +188,8 @@ def _build_term(name: str, settings: Any, run: Run) -> CheckedReward:
 
 def build_reward(run: Run) -> GraphReward | None:
     """Return the configured reward, or None if a term reads a model that this run does not name."""
-    missing_roles = [role for role in run.config.reward.roles if not run.needs.get(role)]
-    if missing_roles:
-        return None
-    return build_graph(run.config.reward, run)
+    is_complete = all(run.needs.get(role) for role in run.config.reward.roles)
+    return build_graph(run.config.reward, run) if is_complete else None
 
 
 def text_reward(reward: Reward, corpus: Corpus) -> TextReward:

@@ -75,10 +75,7 @@ class RewardGraph(Section):
             (not reserved, f"terms: {', '.join(reserved)} is the name of another node; rename the term"),
             (not unknown, f"weights: {', '.join(unknown)} is not one of the terms {', '.join(self.terms)}"),
             (self.weights is None or weighed, f"aggregate={self.aggregate} does not use weights; remove weights"),
-            (
-                not (self.terms and weighed) or any(self.weighting.values()),
-                "weights are all 0; give one term a weight",
-            ),
+            (not (self.terms and weighed) or any(self.weighting.values()), "weights are all 0; give one term a weight"),
             (self.aggregate != "mean" or total != 0, f"aggregate=mean divides by the sum of weights, {total}"),
             (self.aggregate != "uwo" or len(self.terms) > 1, "aggregate=uwo needs two terms or more"),
             (
@@ -93,7 +90,6 @@ class RewardGraph(Section):
 
     @property
     def weighting(self) -> dict[str, float]:
-        """Term → weight."""
         if self.weights is None:
             return {name: getattr(term, "weight", 1.0) for name, term in self.terms.items()}
         return {name: self.weights.get(name, 0.0) for name in self.terms}
@@ -106,7 +102,6 @@ class RewardGraph(Section):
 
     @property
     def roles(self) -> set[str]:
-        """Entries of `needs` that the terms read."""
         return {term.needs_role for term in self.terms.values() if term.needs_role}
 
     @property
@@ -137,7 +132,6 @@ class RewardGraph(Section):
         return role in ("reward", *optional_roles()) and role not in self.roles
 
     def contradictions(self, config: Config) -> list[str]:
-        """Return messages about contradictions between the reward and other sections."""
         problems = [*_verifier_problems(self, config), *_gold_problems(config), *_audit_problems(self, config)]
         if "reward" in config.algorithm.inputs.sections:
             problems += _standardisation_problems(self, config)

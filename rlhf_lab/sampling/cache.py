@@ -87,7 +87,6 @@ class GroupCache:
         heads_per_kv = heads // kv
         prompts = rows // group
 
-        # write the new token's keys and values into the open slot
         # the view splits the heads into keys and values; the permutation brings them into the layout of `generated`
         new_kv = qkv[:, heads:].view(prompts, group, 2, kv, dim).permute(2, 0, 3, 1, 4)
         by_prompt = generated.view(2, prompts, kv, group, slots, dim)

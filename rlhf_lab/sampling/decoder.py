@@ -68,8 +68,6 @@ class Decoder:
         heads, kv_heads, head_dim: attention sizes; heads // kv_heads query heads share a key head.
         head_eps: ε of the norm of each query and key head; 0 without such a norm.
         gated: True if the MLP multiplies its activation by a second projection (SwiGLU).
-        activation: activation function of the MLP.
-        cache_dtype: dtype of the KV cache.
         refills: True if new rows may join rows that have already started.
     """
 
@@ -130,7 +128,6 @@ class Decoder:
         return x
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of hidden states, in the dtype of the weights."""
         return self.head(self.final_norm(x))
 
     def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, GroupCache]:
@@ -157,12 +154,10 @@ class Decoder:
             attended = attended.transpose(1, 2).flatten(2).flatten(0, 1)
             x = self._finish_block(layer, x, attended.float())
             prompt_cache.append(torch.stack([k, v]).flatten(1, 2))
-        # rows are concatenated with `width` tokens each
         last_token_B = torch.arange(len(prompts), device=device) * width + length_B - 1
         hidden_Bd = x[last_token_B]
         mask_BT = torch.zeros_like(tokens_BT, dtype=torch.float32)
         mask_BT.masked_fill_(position >= length_B[:, None], -torch.inf)
-        # one row per sample: the cache of generated tokens starts with 0 slots
         rows = len(prompts) * kv * group
         generated = [kv_cache.new_zeros(2, rows, 0, self.head_dim) for kv_cache in prompt_cache]
         return hidden_Bd, GroupCache(prompt_cache, generated, mask_BT, group, kv)
@@ -280,17 +275,11 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         key_pairs = pairs(config.num_key_value_heads * head_dim)
         q = LinearSource(attn.q_proj, query_scale, query_pairs)
         k = LinearSource(attn.k_proj, order=key_pairs)
-        return reader.projection(
-            q,
-            k,
-            LinearSource(attn.v_proj),
-            norm_d=after_norm(block.input_layernorm),
-        )
+        return reader.projection(q, k, LinearSource(attn.v_proj), norm_d=after_norm(block.input_layernorm))
 
     def head_norm_weights(attn: Any) -> Tensor | None:
         if not has_head_norms:
             return None
-        # in the order of rotated pairs, like the rows of the projections
         q = attn.q_norm.weight.detach().float()[pairs(head_dim)]
         k = attn.k_norm.weight.detach().float()[pairs(head_dim)]
         # one weight per head: query heads first, then key heads, as in `_project_qkv`
@@ -343,13 +332,7 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     def read_norm(module: nn.LayerNorm) -> Activation:
         weight = module.weight.detach().float()
         bias = module.bias.detach().float()
-        return partial(
-            F.layer_norm,
-            normalized_shape=(hidden,),
-            weight=weight,
-            bias=bias,
-            eps=module.eps,
-        )
+        return partial(F.layer_norm, normalized_shape=(hidden,), weight=weight, bias=bias, eps=module.eps)
 
     def read_qkv(attention: Any) -> Projection:
         scale_D = torch.ones(3 * hidden, device=model.device)

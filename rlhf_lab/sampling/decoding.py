@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +23,7 @@ from rlhf_lab.core.progress import progress
 from rlhf_lab.models.truncation import Truncation
 from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.drawing import draw
-from rlhf_lab.sampling.turns import Turns
+from rlhf_lab.sampling.turns import OneTurn, SeveralTurns
 
 DROP_BELOW = 0.75
 """Replace finished rows once at most this fraction of rows is unfinished (see docs/design/003-speed.md)."""
@@ -39,7 +39,6 @@ class BatchCapacity:
     """Limits of one batch.
 
     Attributes:
-        rows: maximum number of rows.
         slots: maximum number of response tokens of a row.
         width: tokens of the longest prompt.
         tokens: maximum number of prompt and response tokens in the cache, over all rows.
@@ -51,13 +50,7 @@ class BatchCapacity:
     tokens: int
 
     @classmethod
-    def of_groups(
-        cls,
-        rows: int,
-        group: int,
-        slots: int,
-        width: int,
-    ) -> BatchCapacity:
+    def of_groups(cls, rows: int, group: int, slots: int, width: int) -> BatchCapacity:
         """Return the capacity for at most `rows` rows: complete groups that share a prompt, or a part of one group."""
         groups = rows // group
         if groups:
@@ -71,6 +64,7 @@ class BatchCapacity:
         return min(self.rows // size, self.tokens // tokens_of_group)
 
 
+@dataclass(eq=False)
 class Decoding:
     """Decodes responses to a list of prompts until every row has finished.
 
@@ -82,35 +76,24 @@ class Decoding:
     Args:
         decoder: `Decoder`, `ModelDecoder`, or the decoder of a pack's model family (`models.families`).
         prompts: token ids of each prompt, which has `group` rows: row i belongs to prompt i // group.
-        turns: collects the tokens and decides which rows continue.
         slots: maximum number of tokens that a row adds to its prompt.
         positions: maximum number of tokens of a row with its prompt.
     """
 
-    def __init__(
-        self,
-        decoder: Any,
-        prompts: Sequence[list[int]],
-        group: int,
-        turns: Turns,
-        *,
-        temperature: float,
-        truncation: Truncation,
-        slots: int,
-        positions: int,
-        device: torch.device,
-    ):
-        self.decoder = decoder
-        self.prompts = prompts
-        self.group = group
-        self.turns = turns
-        self.temperature = temperature
-        self.truncation = truncation
-        self.slots = slots
-        self.positions = positions
-        self.width = max(map(len, prompts))
-        self.device = device
-        self.waiting = list(range(len(prompts) * group))
+    decoder: Any
+    prompts: Sequence[list[int]]
+    group: int
+    turns: OneTurn | SeveralTurns
+    _: KW_ONLY
+    temperature: float
+    truncation: Truncation
+    slots: int
+    positions: int
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.width = max(map(len, self.prompts))
+        self.waiting = list(range(len(self.prompts) * self.group))
         self._clear()
 
     def _clear(self) -> None:
@@ -136,13 +119,7 @@ class Decoding:
                     steps = 0
                     # The true step cost is only known once a cache exists; this one minimises copies of prompts.
                     unknown_cost = StepCost(step=0, row=1, prompt=1)
-                    _, first_row_groups = arrange(
-                        [],
-                        self.waiting,
-                        self.group,
-                        capacity,
-                        unknown_cost,
-                    )
+                    _, first_row_groups = arrange([], self.waiting, self.group, capacity, unknown_cost)
                     self._admit(first_row_groups)
                 token_R, logp_R = draw(self.logits_RV, self.turns.noise(), self.temperature, self.truncation)
                 token_R, live_R = self.turns.take(token_R, logp_R)
@@ -192,11 +169,7 @@ class Decoding:
         return token_R, joined_rows
 
     def _joining_pays(
-        self,
-        kept: list[list[int]],
-        joined_rows: list[list[int]],
-        capacity: BatchCapacity,
-        cost: StepCost,
+        self, kept: list[list[int]], joined_rows: list[list[int]], capacity: BatchCapacity, cost: StepCost
     ) -> bool:
         """Return True if admitting rows now saves more than it costs, in tokens of KV cache that are read.
 
@@ -276,11 +249,7 @@ class Decoding:
 
 
 def arrange(
-    live_row_groups: list[list[int]],
-    waiting: Sequence[int],
-    group: int,
-    capacity: BatchCapacity,
-    cost: StepCost,
+    live_row_groups: list[list[int]], waiting: Sequence[int], group: int, capacity: BatchCapacity, cost: StepCost
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return row groups of equal size: (groups of live rows, groups of rows that join).
 
@@ -312,7 +281,6 @@ def arrange(
         alive = live_count + len(distinct_joined)
         if alive:
             row_groups = len(kept) + len(joined_rows)
-            # a step has a fixed cost, and a cost per row and per copy of a prompt
             step_cost = cost.step + row_groups * (size * cost.row + cost.prompt)
             cost_per_row = step_cost / alive
             if best is None or cost_per_row < best[0]:

@@ -14,10 +14,7 @@ ONE_LEVEL = 2048
 
 
 def draw(
-    logits_RV: Tensor,
-    noise_R: Tensor,
-    temperature: float,
-    truncation: Truncation = EVERYTHING,
+    logits_RV: Tensor, noise_R: Tensor, temperature: float, truncation: Truncation = EVERYTHING
 ) -> tuple[Tensor, Tensor]:
     """Return one token per row and its log-probability, by inverting the cumulative distribution at `noise_R`.
 

@@ -7,9 +7,9 @@ responses and solutions that reward models train on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import nn
 
@@ -26,22 +26,6 @@ from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run, seed_for
-
-
-@runtime_checkable
-class Asynchronous(Protocol):
-    """A sampler that runs in parallel with the trainer."""
-
-    def submit(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
-        """Start sampling with the model's current weights. Returns a function that waits for the samples.
-
-        `submit` has the arguments of `sample`.
-        """
-        ...
-
-    def close(self) -> None:
-        """Abandon submitted sampling that has not finished."""
-        ...
 
 
 class EpisodeCollector:
@@ -91,32 +75,17 @@ class EpisodeCollector:
             openings: token ids with which the first turn of each task's episodes starts. They are read, not sampled,
                 and count as tokens of the turn.
         """
-        collection = self._start(
-            self._sample_now,
-            model,
-            tasks,
-            group,
-            seed,
-            temperature,
-            prompts,
-            openings,
-        )
-        return collection.episodes()
+        return self._start(self._sample_now, model, tasks, group, seed, temperature, prompts, openings).episodes()
 
-    def submit(
-        self,
-        model: nn.Module,
-        tasks: Sequence[Task],
-        group: int,
-        seed: int,
-    ) -> Collection:
+    def submit(self, model: nn.Module, tasks: Sequence[Task], group: int, seed: int) -> Collection:
         """Start `collect` without waiting for a parallel sampler; the model may change in the meantime."""
-        start = self.sampler.submit if isinstance(self.sampler, Asynchronous) else self._sample_now
+        # only a sampler that runs in parallel with the trainer has `submit` and `close`
+        start = getattr(self.sampler, "submit", self._sample_now)
         return self._start(start, model, tasks, group, seed)
 
     def close(self) -> None:
         """Abandon submitted sampling that has not finished."""
-        if isinstance(self.sampler, Asynchronous):
+        if hasattr(self.sampler, "close"):
             self.sampler.close()
 
     def _sample_now(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
@@ -151,33 +120,24 @@ class EpisodeCollector:
             conversations = Conversations(
                 self.environment, self.encoder, self.reader, tasks, group, seed, max_turns=self.max_turns
             )
-        wait_for_samples = start(
-            model,
-            contexts,
-            group,
-            seed,
-            temperature=temperature,
-            next_turn=conversations.answer if conversations else None,
-            max_turns=self.max_turns,
-            **opened,
-        )
+        next_turn = conversations.answer if conversations else None
+        options = {"temperature": temperature, "next_turn": next_turn, "max_turns": self.max_turns, **opened}
+        wait_for_samples = start(model, contexts, group, seed, **options)
 
         def wait_for_episodes() -> list[list[Episode]]:
             samples = wait_for_samples()
             steps = conversations.exchange() if conversations else {}
-            episodes_of_tasks = []
-            for i, task in enumerate(tasks):
-                episodes = []
-                for g, row in enumerate(samples.rows_BG[i]):
-                    row_steps = steps.get(i * group + g, [])
-                    episodes.append(self._episode(task, prompts[i], openings[i], row, row_steps))
-                episodes_of_tasks.append(episodes)
-            return episodes_of_tasks
+            return [
+                [
+                    self._episode(task, prompts[i], openings[i], row, steps.get(i * group + g, []))
+                    for g, row in enumerate(samples.rows_BG[i])
+                ]
+                for i, task in enumerate(tasks)
+            ]
 
         return Collection(wait_for_episodes)
 
     def encode(self, tasks: Sequence[Task]) -> list[list[int]]:
-        """Return the tasks' prompts as token ids."""
         limit = self.settings.max_prompt_tokens
         return [self.encoder.prompt(self.prompt(task), limit) for task in tasks]
 
@@ -197,12 +157,7 @@ class EpisodeCollector:
         return ResponseReader(self.encoder, self.settings.stop, reads_calls=is_shown_tools)
 
     def _episode(
-        self,
-        task: Task,
-        prompt_ids: list[int],
-        opening: Sequence[int],
-        row: RowTokens,
-        steps: Sequence[Step],
+        self, task: Task, prompt_ids: list[int], opening: Sequence[int], row: RowTokens, steps: Sequence[Step]
     ) -> Episode:
         """Return a row as an episode: its tokens as segments, with the environment's rewards on the sampled turns."""
         segments = [Segment(list(opening), sampled=False)] if opening else []
@@ -226,14 +181,7 @@ class EpisodeCollector:
             # the policy's output is quoted as messages are, so that it cannot forge a turn of the conversation
             turn = render_prompt([response_message(text), *step.messages])
             prompt = prompt.removesuffix(REPLY) + turn
-        return Episode(
-            task,
-            prompt,
-            texts[-1],
-            prompt_ids,
-            tuple(segments),
-            row.finished,
-        )
+        return Episode(task, prompt, texts[-1], prompt_ids, tuple(segments), row.finished)
 
 
 class Collection:
@@ -288,6 +236,7 @@ class ResponseReader:
         return text
 
 
+@dataclass(eq=False)
 class Conversations:
     """The environment's side of the episodes of one call of the sampler.
 
@@ -297,24 +246,16 @@ class Conversations:
         max_turns: maximum number of turns of the policy in an episode.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        encoder: Encoder,
-        open_reader: Callable[[Task], ResponseReader],
-        tasks: Sequence[Task],
-        group: int,
-        seed: int,
-        *,
-        max_turns: int,
-    ):
-        self.environment = environment
-        self.encoder = encoder
-        self.open_reader = open_reader
-        self.tasks = tasks
-        self.group = group
-        self.seed = seed
-        self.max_turns = max_turns
+    environment: Environment
+    encoder: Encoder
+    open_reader: Callable[[Task], ResponseReader]
+    tasks: Sequence[Task]
+    group: int
+    seed: int
+    _: KW_ONLY
+    max_turns: int
+
+    def __post_init__(self) -> None:
         self.states: dict[int, Any] = {}
         self.readers: dict[int, ResponseReader] = {}
         self.steps: dict[int, list[Step]] = {}

@@ -25,7 +25,6 @@ class EpisodeGroup:
         early: for each episode, the part of its score earned by each turn except the last; empty if only complete
             episodes are scored.
         greedy: shaped score of the greedy response, for `remax`; None without one.
-        greedy_tokens: number of tokens of the greedy response.
         pool: group as it was sampled, if a filter removed episodes from it; None otherwise.
     """
 
@@ -68,7 +67,6 @@ class EpisodeGroup:
 def _same(values: Sequence[float]) -> bool:
     """Return True if there are no two different values; NaN counts as a missing value."""
     known = [value for value in values if np.isfinite(value)]
-    # tolerance for rounding, relative for large values
     if not known:
         return True
     tolerance = 1e-6 * (1 + abs(known[0]))  # for rounding, relative for large values
@@ -86,15 +84,7 @@ def episode_state(episode: Episode) -> dict[str, Any]:
         "prompt": episode.prompt,
         "response": episode.response,
         "prompt_ids": episode.prompt_ids,
-        "segments": [
-            [
-                part.token_ids,
-                part.sampled,
-                part.logps,
-                part.reward,
-            ]
-            for part in episode.segments
-        ],
+        "segments": [[part.token_ids, part.sampled, part.logps, part.reward] for part in episode.segments],
         "ended": episode.finished,
     }
 
@@ -102,14 +92,7 @@ def episode_state(episode: Episode) -> dict[str, Any]:
 def episode_from(task: Task, state: dict[str, Any]) -> Episode:
     """Inverse of `episode_state`."""
     segments = tuple(Segment(*values) for values in state["segments"])
-    return Episode(
-        task,
-        state["prompt"],
-        state["response"],
-        state["prompt_ids"],
-        segments,
-        state["ended"],
-    )
+    return Episode(task, state["prompt"], state["response"], state["prompt_ids"], segments, state["ended"])
 
 
 @dataclass
@@ -151,12 +134,10 @@ class Experience:
             self.sampled_lengths = [len(response) for _, response in self.rows]
         else:
             self.sampled_lengths = [sum(mask) for mask in self.masks]
-        # offset of each row in the concatenated token quantities, and the total at the end
         self.start = [0, *accumulate(self.sampled_lengths)]
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> Experience:
-        """Return episodes as rows, with no token quantities yet."""
         rows = [(episode.prompt_ids, episode.token_ids) for episode in episodes]
         masks = [episode.sampled for episode in episodes]
         is_all_sampled = all(map(all, masks))
@@ -195,7 +176,6 @@ class Experience:
         return values_N.new_zeros(len(self.rows)).index_add(0, row_N, values_N)
 
     def micro(self, row_indices: Sequence[int], weight_N: Tensor, device: str) -> Micro:
-        """Return these rows as a micro-batch on `device`."""
         index = self.index(row_indices)  # of the rows' tokens in the flat columns
         masks = None if self.masks is None else [self.masks[i] for i in row_indices]
         rows = [self.rows[i] for i in row_indices]

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
@@ -29,7 +27,7 @@ from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.decoding import Decoding
 from rlhf_lab.sampling.settings import Local
-from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns, new_token_limit
+from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, new_token_limit
 from rlhf_lab.training.run import seed_for
 
 STOP_MARGIN = 8  # extra tokens decoded before a possible stop text, so that decoding starts at a complete character
@@ -40,7 +38,6 @@ class Samples:
     """G rows for each of B prompts, in prompt order.
 
     Attributes:
-        prompts: B prompts as token ids.
         rows_BG: tokens that each row added to its prompt.
     """
 
@@ -57,11 +54,7 @@ class Samples:
         rows: dict[int, RowTokens] = {}
         for process_rows in ranks.exchange(own_rows):
             rows.update(process_rows)
-        rows_BG = []
-        for i in range(len(prompts)):
-            first = i * group
-            rows_BG.append([rows[row] for row in range(first, first + group)])
-        return cls(list(prompts), rows_BG)
+        return cls(list(prompts), [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))])
 
     @property
     def responses_BG(self) -> list[list[list[int]]]:
@@ -102,7 +95,6 @@ class LocalSampler:
 
     Args:
         stop_ids: tokens that end a turn.
-        allowed: ids of the only tokens that may be sampled; empty allows all.
         decode: function from token ids to text, for turns that end with a stop text (`rollout.stop`).
     """
 
@@ -141,7 +133,6 @@ class LocalSampler:
             temperature: replaces `rollout.temperature`; 0 is greedy.
             next_turn: returns the tokens that follow a turn of a row (prompt index · group + sample index). It is
                 called in the process that samples the row. None makes every row a single response.
-            max_turns: maximum number of turns of a row.
             opened: for each prompt, the number of its last tokens that belong to the first turn of its rows and count
                 as tokens of that turn; None is 0. A row gets at least one new token.
         """
@@ -152,20 +143,13 @@ class LocalSampler:
         rows = len(prompts) * group
         noise = Noise(seed, group, slots) if isinstance(seed, Sequence) else Noise([seed], rows, slots)
         order = own_prompts(prompts)
+        opened = opened or [0] * len(prompts)
         own_rows: dict[int, RowTokens] = {}
         # a process without own prompts must enter too: it takes part in the all-gather of a sharded model
         with at_hand([model]), gather_while_reading(model) as readable_model:
             if order:
                 own_rows = self._sample_rows(
-                    readable_model,
-                    prompts,
-                    order,
-                    group,
-                    noise,
-                    temperature,
-                    next_turn,
-                    max_turns,
-                    opened or [0] * len(prompts),
+                    readable_model, prompts, order, group, noise, temperature, next_turn, max_turns, opened
                 )
         return Samples.gathered(prompts, group, own_rows)
 
@@ -181,22 +165,31 @@ class LocalSampler:
         max_turns: int,
         opened: Sequence[int],
     ) -> dict[int, RowTokens]:
-        """Return the rows of the prompts in `order`, by row index."""
         max_tokens_left = self.settings.max_tokens_left(max_turns)
         positions = longest_row(prompts, opened, max_tokens_left)
         decoder = self._build_decoder(model, positions)
         device = next(model.parameters()).device
         # Inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs.
         guard = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
-        turns = self._turns(
-            order,
-            group,
-            noise,
-            device,
-            next_turn,
-            max_tokens_left,
-            opened,
-        )
+        numbers = [i * group + g for i in order for g in range(group)]
+        opened_rows = [opened[i] for i in order for _ in range(group)]
+        turns: OneTurn | SeveralTurns
+        # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
+        if next_turn is None and not self.settings.stop:
+            limits = [new_token_limit(max_tokens_left, o) for o in opened_rows]
+            turns = OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device, limits)
+        else:
+            turns = SeveralTurns(
+                numbers,
+                lambda turn: noise(turn).numpy(),
+                self.stop_ids,
+                device,
+                next_turn=next_turn or (lambda row, tokens: ()),
+                ends_text=self.ends_text,
+                slots=self.settings.max_new_tokens,
+                max_tokens_left=max_tokens_left,
+                opened=opened_rows,
+            )
         decoding = Decoding(
             decoder,
             [prompts[i] for i in order],
@@ -230,36 +223,8 @@ class LocalSampler:
         require_finite(rows)
         return rows
 
-    def _turns(
-        self,
-        prompt_numbers: Sequence[int],
-        group: int,
-        noise: Noise,
-        device: torch.device,
-        next_turn: NextTurn | None,
-        max_tokens_left: int,
-        opened: Sequence[int],
-    ) -> Turns:
-        """Return the collector for the tokens of all rows of these prompts."""
-        numbers = [i * group + g for i in prompt_numbers for g in range(group)]
-        opened_rows = [opened[i] for i in prompt_numbers for _ in range(group)]
-        # without an environment or stop texts, a row ends with a token: no token has to reach the host in between
-        if next_turn is None and not self.settings.stop:
-            limits = [new_token_limit(max_tokens_left, o) for o in opened_rows]
-            return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device, limits)
-        return SeveralTurns(
-            numbers,
-            noise.numpy,
-            self.stop_ids,
-            device,
-            next_turn=next_turn or (lambda row, tokens: ()),
-            ends_text=self._ends_text,
-            slots=self.settings.max_new_tokens,
-            max_tokens_left=max_tokens_left,
-            opened=opened_rows,
-        )
-
-    def _ends_text(self, tokens: list[int]) -> bool:
+    def ends_text(self, tokens: list[int]) -> bool:
+        """Return True if the tokens of a turn end with a stop text."""
         return completes_stop(tokens, self.settings.stop, self.decode)
 
     def _build_decoder(self, model: nn.Module, positions: int) -> Any:
@@ -280,8 +245,6 @@ class Noise:
 
     Args:
         seeds: one seed for each block of `rows` consecutive rows.
-        rows: number of rows per seed.
-        slots: maximum number of tokens of a turn.
     """
 
     def __init__(self, seeds: Sequence[int], rows: int, slots: int):
@@ -298,10 +261,6 @@ class Noise:
             blocks = [torch.rand(self.shape, generator=generator) for generator in generators]
             self._turns[turn] = torch.cat(blocks)
         return self._turns[turn]
-
-    def numpy(self, turn: int) -> NDArray[np.float32]:
-        """Return the numbers of a turn as a NumPy array, for single look-ups on the host."""
-        return self(turn).numpy()
 
 
 def build(settings: Local, encoder: Encoder) -> LocalSampler:
@@ -325,7 +284,6 @@ def completes_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[lis
 
 
 def require_finite(rows: Mapping[int, RowTokens]) -> None:
-    """Raise NumericError unless every sampled token has a finite log-probability."""
     for row in rows.values():
         if not all(map(math.isfinite, row.logps)):
             raise NumericError(
@@ -352,14 +310,8 @@ class ModelDecoder:
         self.cache = None  # frees the cache of the previous batch before the prompts run
         width = max(map(len, prompts))
         # left padding puts every prompt's last token, whose logits are needed, into the last column
-        padded = []
-        mask = []
-        for prompt in prompts:
-            padding = width - len(prompt)
-            padded.append([*([0] * padding), *prompt])
-            mask.append([0] * padding + [1] * len(prompt))
-        tokens_BT = torch.tensor(padded, device=device)
-        mask_BT = torch.tensor(mask, device=device)
+        tokens_BT = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
+        mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
         self.mask_RT = mask_BT
         position = (mask_BT.cumsum(1) - 1).clamp(min=0)
         out = self._run(tokens_BT, position, None)

@@ -17,11 +17,7 @@ SCALE_PROMPTS = 256
 
 
 class PolicyResponses:
-    """Sampler of `needs.policy`. Samples depend only on the run's seed and a purpose, not on other sampling.
-
-    Attributes:
-        encoder: encoder of the policy.
-    """
+    """Sampler of `needs.policy`. Samples depend only on the run's seed and a purpose, not on other sampling."""
 
     def __init__(self, run: Run):
         source = run.needs["policy"]
@@ -73,13 +69,7 @@ class PolicyResponses:
         prompt_numbers = [*range(len(prompts))]
         return prompts * 2, first + second, prompt_numbers * 2
 
-    def sample(
-        self,
-        prompts: Sequence[str],
-        group: int,
-        purpose: str,
-        index: int = 0,
-    ) -> list[list[str]]:
+    def sample(self, prompts: Sequence[str], group: int, purpose: str, index: int = 0) -> list[list[str]]:
         """Return `group` lists with one response per prompt; `purpose` and `index` identify the samples."""
         tasks = [self.run.corpus.task(prompt) for prompt in prompts]
         seed = self.run.seed(purpose, index)

@@ -42,8 +42,6 @@ class Trajectory:
 
 
 class Solutions:
-    """Sampler of solutions and completions from a policy, which also grades their answers."""
-
     def __init__(self, run: Run, policy: nn.Module, encoder: Encoder):
         self.run = run
         self.policy = policy
@@ -57,11 +55,7 @@ class Solutions:
         tasks = [self.run.corpus.task(prompt) for prompt in prompts]
         seed = self.run.seed(purpose)
         collected = self.collector.collect(self.policy, tasks, count, seed, temperature=1.0)
-        solutions = []
-        for episodes in collected:
-            for episode in episodes:
-                solutions.append(self.graded(episode.task.prompt, episode.response))
-        return solutions
+        return [self.graded(episode.task.prompt, episode.response) for episodes in collected for episode in episodes]
 
     def from_prefixes(
         self, solutions: Sequence[Trajectory], steps: Sequence[int], count: int, purpose: str
@@ -82,18 +76,9 @@ class Solutions:
             prefixes.append(response_ids[: row.ends[-1] + 1] if row.ends else [])
         tasks = [self.run.corpus.task(solution.prompt) for solution in solutions]
         collected = self.collector.collect(
-            self.policy,
-            tasks,
-            count,
-            self.run.seed(purpose),
-            temperature=1.0,
-            prompts=prompts,
-            openings=prefixes,
+            self.policy, tasks, count, self.run.seed(purpose), temperature=1.0, prompts=prompts, openings=prefixes
         )
-        graded = []
-        for episodes in collected:
-            graded.append([self.graded(episode.task.prompt, episode.response) for episode in episodes])
-        return graded
+        return [[self.graded(episode.task.prompt, episode.response) for episode in episodes] for episodes in collected]
 
     def graded(self, prompt: str, response: str) -> Trajectory:
         is_right = states_answer(response, self.run.corpus.answers[prompt])
@@ -115,13 +100,7 @@ class Solutions:
         # stage 1: collect the distinct prefixes of all solutions
         for solution in solutions:
             lines = step_lines(solution.response)
-            row = step_row(
-                self.encoder,
-                solution.prompt,
-                solution.response,
-                lines,
-                window,
-            )
+            row = step_row(self.encoder, solution.prompt, solution.response, lines, window)
             prompt_ids, response_ids = row.row
             fits = len(row.ends) == len(lines)
             step_numbers = []
@@ -147,10 +126,7 @@ class Solutions:
         for (prompt, _), episodes in zip(prefix_numbers, collected, strict=True):
             answer = self.run.corpus.answers[prompt]
             is_right = [states_answer(episode.response, answer) for episode in episodes]
-            if estimate == "hard":
-                values.append(float(any(is_right)))
-            else:
-                values.append(sum(is_right) / rollouts)
+            values.append(float(any(is_right)) if estimate == "hard" else sum(is_right) / rollouts)
         labelled = []
         for solution, step_numbers, ends in zip(solutions, steps_of_solutions, has_last_step, strict=True):
             labels = [values[number] for number in step_numbers]
@@ -183,20 +159,17 @@ def followed_labels(run: Run, otherwise: str) -> str:
 
 
 def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
-    """Return the solutions with labels from the data's oracle, which judges every step."""
     oracle = run.corpus.oracle
     if not isinstance(oracle, StepOracle):
         raise ConfigError(
             f"algorithm.labels=annotated needs data that can judge steps, and data={run.corpus.name} cannot; set "
             "algorithm.labels=perturbed or monte_carlo"
         )
-    prompts = [solution.prompt for solution in solutions]
-    responses = [solution.response for solution in solutions]
-    labels_of = oracle.step_labels(prompts, responses)
-    labelled = []
-    for solution, labels in zip(solutions, labels_of, strict=True):
-        labelled.append(replace(solution, labels=tuple(map(float, labels))))
-    return labelled
+    labels_of = oracle.step_labels([each.prompt for each in solutions], [each.response for each in solutions])
+    return [
+        replace(solution, labels=tuple(map(float, labels)))
+        for solution, labels in zip(solutions, labels_of, strict=True)
+    ]
 
 
 def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -> list[Trajectory]:
@@ -221,12 +194,7 @@ def in_agreement(solutions: Sequence[Trajectory], steps: Sequence[FloatArray]) -
 
 
 def perturbed_solutions(
-    run: Run,
-    pairs: Sequence[Pair],
-    copies: int,
-    seed: int,
-    *,
-    cancels: bool = False,
+    run: Run, pairs: Sequence[Pair], copies: int, seed: int, *, cancels: bool = False
 ) -> list[Trajectory]:
     """Return right demonstrations and `copies` of each with a planted mistake.
 
@@ -238,16 +206,13 @@ def perturbed_solutions(
     rng = np.random.default_rng(seed)
     # A response may be the source without its calculator annotations; the calculations are read from the source.
     sources = [str(pair.meta.get("annotated", pair.chosen)) for pair in pairs]
-    chains = []
-    for pair, source in zip(pairs, sources, strict=True):
-        chains.append(read_chain(pair.prompt, source))
     largest = largest_number(pair.chosen for pair in run.corpus.train)
     trajectories: list[Trajectory] = []
-    for pair, source, chain in zip(pairs, sources, chains, strict=True):
+    for pair, source in zip(pairs, sources, strict=True):
+        chain = read_chain(pair.prompt, source)
         # a demonstration may be labelled wrong, or contain a calculation that does not hold
         all_hold = all(map(chain.computes, range(len(chain.calculations))))
-        is_right = pair.meta.get("correct_chosen", 1) and all_hold
-        if not is_right:
+        if not (pair.meta.get("correct_chosen", 1) and all_hold):
             continue
         perturbed = [perturb(chain, rng, largest=largest, cancels=cancels) for _ in range(copies)]
         wrong = [_wrong_solution(pair, mistake, source, cancels) for mistake in perturbed if mistake is not None]
@@ -270,16 +235,6 @@ def _shows_mistake(wrong: Trajectory, right: str) -> bool:
     return len(wrong_lines) == len(right_lines) and is_same == is_labelled_right
 
 
-def _wrong_solution(
-    pair: Pair,
-    wrong: Perturbed,
-    source: str,
-    cancels: bool,
-) -> Trajectory:
+def _wrong_solution(pair: Pair, wrong: Perturbed, source: str, cancels: bool) -> Trajectory:
     text = wrong.text if pair.chosen == source else without_annotations(wrong.text)
-    return Trajectory(
-        pair.prompt,
-        text,
-        float(cancels),
-        tuple(map(float, wrong.labels)),
-    )
+    return Trajectory(pair.prompt, text, float(cancels), tuple(map(float, wrong.labels)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -42,59 +41,18 @@ class RowTokens:
 
 
 def end_turn(
-    row: RowTokens,
-    number: int,
-    spoken: list[int],
-    *,
-    finished: bool,
-    next_turn: NextTurn,
-    max_tokens_left: int,
+    row: RowTokens, number: int, spoken: list[int], *, finished: bool, next_turn: NextTurn, max_tokens_left: int
 ) -> Sequence[int]:
     """End a turn of a row. Returns the tokens that the row reads before its next turn; empty if it has finished.
 
     Args:
         spoken: tokens of the turn, which are already part of the row.
         finished: False if the turn was truncated.
-        max_tokens_left: maximum number of tokens that the row may add to its prompt.
     """
     row.finished = finished
     follows = next_turn(number, spoken)  # also after a truncated turn: the environment judges it as it is
     fits = len(row.token_ids) + len(follows) < max_tokens_left
     return follows if finished and fits else ()
-
-
-class Turns(Protocol):
-    """The rows that are sampled, from the first token to the last. Rows have indices 0, 1, 2, … in the queue.
-
-    Attributes:
-        steps_per_check: number of tokens between two checks for finished rows.
-    """
-
-    steps_per_check: int
-
-    def join(self, rows: Sequence[int]) -> None:
-        """Append rows to the batch; a row that appears twice samples the same tokens twice."""
-        ...
-
-    def noise(self) -> Tensor:
-        """Return a number in [0, 1) for each row of the batch, (R,), from which its token is sampled."""
-        ...
-
-    def take(self, token_R: Tensor, logp_R: Tensor) -> tuple[Tensor, Tensor]:
-        """Record sampled tokens. Returns (token that each row reads next, True if the row continues), (R,) each."""
-        ...
-
-    def keep(self, index_R: Tensor) -> None:
-        """Keep only the rows at these batch positions; a row that appears twice samples the same tokens twice."""
-        ...
-
-    def give_up(self) -> list[int]:
-        """Empty the batch. Returns its unfinished rows, which will join again and be sampled from the start."""
-        ...
-
-    def rows(self) -> dict[int, RowTokens]:
-        """Return the tokens of each row when all have finished. The keys are the rows' `numbers`."""
-        ...
 
 
 def new_token_limit(max_tokens_left: int, opened: int) -> int:
@@ -108,12 +66,15 @@ def new_token_limit(max_tokens_left: int, opened: int) -> int:
 
 
 class OneTurn:
-    """Collector for rows that are a single response each.
+    """Collector for rows that are a single response each. Rows have indices 0, 1, 2, … in the queue.
 
     Args:
         numbers: key of each row in the result.
         noise_RT: uniform number for each row and position of its response.
         limits: maximum number of tokens of each row.
+
+    Attributes:
+        steps_per_check: number of tokens between two checks for finished rows.
     """
 
     def __init__(
@@ -140,15 +101,18 @@ class OneTurn:
         self.live_R = torch.empty(0, dtype=torch.bool, device=device)
 
     def join(self, rows: Sequence[int]) -> None:
+        """Append rows to the batch; a row that appears twice samples the same tokens twice."""
         row_R = torch.tensor(rows, device=self.row_R.device)
         self.row_R = torch.cat([self.row_R, row_R])
         self.position_R = torch.cat([self.position_R, torch.zeros_like(row_R)])
         self.live_R = torch.cat([self.live_R, torch.ones_like(row_R, dtype=torch.bool)])
 
     def noise(self) -> Tensor:
+        """Return a number in [0, 1) for each row of the batch, (R,), from which its token is sampled."""
         return self.noise_TR[self.position_R.clamp(max=self.slots - 1), self.row_R]
 
     def take(self, token_R: Tensor, logp_R: Tensor) -> tuple[Tensor, Tensor]:
+        """Record sampled tokens. Returns (token that each row reads next, True if the row continues), (R,) each."""
         self.tokens_TR[self.position_R, self.row_R] = token_R
         self.logps_TR[self.position_R, self.row_R] = logp_R
         self.position_R = (self.position_R + 1).clamp_(max=self.slots)  # finished rows write into one spare slot
@@ -157,16 +121,19 @@ class OneTurn:
         return token_R, self.live_R
 
     def keep(self, index_R: Tensor) -> None:
+        """Keep only the rows at these batch positions; a row that appears twice samples the same tokens twice."""
         self.row_R = self.row_R[index_R]
         self.position_R = self.position_R[index_R]
         self.live_R = self.live_R[index_R]
 
     def give_up(self) -> list[int]:
+        """Empty the batch. Returns its unfinished rows, which will join again and be sampled from the start."""
         live = self.row_R[self.live_R].tolist()
         self.keep(self.row_R.new_empty(0))
         return live
 
     def rows(self) -> dict[int, RowTokens]:
+        """Return the tokens of each row when all have finished. The keys are the rows' `numbers`."""
         result = {}
         responses = self.tokens_TR[: self.slots].T.tolist()
         logps = self.logps_TR[: self.slots].T.tolist()
@@ -181,7 +148,7 @@ class OneTurn:
 
 
 class SeveralTurns:
-    """Collector for rows that may have several turns, and for turns that may end with a stop text.
+    """`OneTurn` for rows that may have several turns, and for turns that may end with a stop text.
 
     A turn is truncated, and its row ends, if it reaches `slots` tokens or uses up the row's `max_tokens_left`. A row
     also ends if the environment's tokens after a turn leave no space for another one.

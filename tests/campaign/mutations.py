@@ -172,7 +172,7 @@ SAMPLING = (
     ),
     Mutant(
         "batches_share_noise",
-        "LocalSampler._turns",
+        "LocalSampler._sample_rows",
         "noise(0)[torch.tensor(numbers)]",
         "noise(0)[:len(numbers)]",
         "prompts of different batches draw the same noise, and a reply depends on its batch",

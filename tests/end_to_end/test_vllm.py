@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,23 +49,31 @@ def show(text: str) -> None:
         print(text, flush=True)
 
 
+def qwen(vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, is_tied: bool) -> nn.Module:
+    config = Qwen2Config(
+        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=512,
+        tie_word_embeddings=is_tied, bos_token_id=None, eos_token_id=EOS,
+    )  # fmt: skip
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
 def random_model(*, is_tied: bool, seed: int) -> nn.Module:
     """Small, with logits that differ by several nats. vLLM's attention on a CPU knows heads of 32, 64, … numbers."""
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        tie_word_embeddings=is_tied,
-        bos_token_id=None,
-        eos_token_id=EOS,
-    )
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = qwen(VOCABULARY, 64, 96, 2, 2, 1, is_tied)
     change(model, seed)
     return model
+
+
+@contextmanager
+def serving(options: Vllm) -> Iterator[Servers]:
+    """Servers of these settings, which end with the block."""
+    servers = Servers(options)
+    try:
+        yield servers
+    finally:
+        if servers._server is not None:
+            servers._server.close()
 
 
 def change(model: nn.Module, seed: int) -> None:
@@ -95,10 +104,8 @@ def prompts() -> list[list[int]]:
 def servers():
     """Servers of all tests of this module; a model of another architecture gets another server."""
     settings = {"max_new_tokens": 16, "max_prompt_tokens": 400, "timeout_s": 1800, "adapters": "swapped"}
-    kept = Servers(Vllm(mode="spawn", **settings))
-    yield kept
-    if kept._server is not None:
-        kept._server.close()
+    with serving(Vllm(mode="spawn", **settings)) as kept:
+        yield kept
 
 
 def sampler_with(servers: Servers, stop_ids: Any = (EOS, *range(10, 40)), **settings: Any) -> VllmSampler:
@@ -107,10 +114,15 @@ def sampler_with(servers: Servers, stop_ids: Any = (EOS, *range(10, 40)), **sett
     return VllmSampler(options, stop_ids, allowed=allowed, servers=servers)
 
 
+def flat(samples: Samples) -> tuple[list[tuple[list[int], list[int]]], torch.Tensor]:
+    """(prompt and response of each row, the log-probabilities that the samples carry)."""
+    rows = [(p, row.token_ids) for p, group in zip(samples.prompts, samples.rows_BG, strict=True) for row in group]
+    return rows, torch.tensor([logp for group in samples.rows_BG for row in group for logp in row.logps])
+
+
 def difference(model: nn.Module, samples: Samples, temperature: float = 1.0) -> float:
     """Largest difference between what the samples carry and Hugging Face's log-probabilities, nats."""
-    rows = [(p, row.token_ids) for p, group in zip(samples.prompts, samples.rows_BG, strict=True) for row in group]
-    sampled = torch.tensor([logp for group in samples.rows_BG for row in group for logp in row.logps])
+    rows, sampled = flat(samples)
     expected = []
     with torch.no_grad():
         for prompt, response in rows:
@@ -201,13 +213,10 @@ def test_truncation_and_allowed_tokens_mean_the_same(servers):
     model = random_model(is_tied=True, seed=0)
     for settings in ({"top_k": 5}, {"top_p": 0.6}, {"top_k": 20, "top_p": 0.8}, {"allowed": (EOS, 50, 51, 52)}):
         sampler = sampler_with(servers, [EOS], temperature=0.8, **settings)
-        samples = sampler.sample(model, prompts(), 4, seed=1)
-        rows = [(p, r) for p, responses in zip(samples.prompts, samples.responses_BG, strict=True) for r in responses]
+        rows, sampled_N = flat(sampler.sample(model, prompts(), 4, seed=1))
+        batch = TokenBatch.from_rows(rows)
         with torch.no_grad():
-            expected_N = token_logps(
-                model, TokenBatch.from_rows(rows), temperature=0.8, truncation=sampler.truncation
-            ).logps_N
-        sampled_N = torch.tensor([logp for group in samples.logps_BG for response in group for logp in response])
+            expected_N = token_logps(model, batch, temperature=0.8, truncation=sampler.truncation).logps_N
         assert (sampled_N - expected_N).abs().max() < EXACT, settings
 
 
@@ -218,10 +227,9 @@ def test_episodes_read_what_is_answered(servers):
     )
     rows = [row for group in samples.rows_BG for row in group]
     assert any(not all(row.sampled) for row in rows)
-    texts = [(p, row.token_ids) for p, group in zip(samples.prompts, samples.rows_BG, strict=True) for row in group]
+    texts, sampled_N = flat(samples)
     with torch.no_grad():
         expected_N = token_logps(model, TokenBatch.from_rows(texts, masks=[row.sampled for row in rows])).logps_N
-    sampled_N = torch.tensor([logp for row in rows for logp in row.logps])
     assert (sampled_N - expected_N).abs().max() < EXACT
 
 
@@ -242,26 +250,13 @@ def test_tokens_per_second(servers):
 def test_what_a_sync_costs():
     """Measure the numbers of docs/vllm.md: 30M parameters, rank 16. Also CPU seconds, as cores are shared."""
     pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
-    config = Qwen2Config(
-        vocab_size=8000,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=EOS,
-    )
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = qwen(8000, 512, 1408, 8, 8, 8, is_tied=True)
     show(f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f}M parameters")
     policy = lora.add_adapter(model, LoRA(rank=16), seed=0)
     options = Vllm(mode="spawn", max_new_tokens=32, max_prompt_tokens=64, timeout_s=1800, adapters="swapped")
-    kept = Servers(options)
     requested = [prompt[:32] for prompt in prompts()] * 4
     seconds: dict[str, list[float]] = {}
-    try:
+    with serving(options) as kept:
         kept.update(policy, 96)  # the base, and a server that is ready
         merging = replace(options, mode="server", urls=(kept._server.url,), adapters="merged")
         for name, servers in (("adapter", kept), ("merged", Servers(merging))):
@@ -279,9 +274,6 @@ def test_what_a_sync_costs():
             show(f"{name}: sent in {np.round(servers.sent_s[-3:], 2)} s")
             show(f"{name}: {tokens} tokens in {elapsed:.1f} s, of which {used:.1f} s of CPU")
             assert difference(policy, samples) < EXACT
-    finally:
-        if kept._server is not None:
-            kept._server.close()
     assert np.median(seconds["adapter"][-3:]) < np.median(seconds["merged"])
 
 
@@ -303,19 +295,15 @@ def test_a_model_divided_between_two_processes():
     policy = lora.add_adapter(random_model(is_tied=True, seed=0), LoRA(rank=4, alpha=8.0), seed=0)
     chosen = {"max_new_tokens": 8, "max_prompt_tokens": 400, "timeout_s": 1800, "adapters": "swapped"}
     options = Vllm(mode="spawn", tensor_parallel=2, **chosen)
-    two = Servers(options)
-    sampler = VllmSampler(options, [EOS], servers=two)
     differences = []
-    try:
+    with serving(options) as two:
+        sampler = VllmSampler(options, [EOS], servers=two)
         for seed in (21, 22):
             change_adapter(policy, seed)
             differences.append(difference(policy, sampler.sample(policy, prompts(), 2, seed=1)))
         change(lora.without_adapter(policy), 12)
         differences.append(difference(policy, sampler.sample(policy, prompts(), 2, seed=1)))
         show(f"two processes: ready in {two._server.start_s:.0f} s, at most {max(differences):.1e} nats off")
-    finally:
-        if two._server is not None:
-            two._server.close()
     assert max(differences) < EXACT, differences
 
 

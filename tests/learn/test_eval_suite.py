@@ -17,9 +17,6 @@ from rlhf_lab.evaluations.suite import eval_suite, harness
 from rlhf_lab.evaluations.suite.responses import TEXT_CHECKS, check_row
 from rlhf_lab.evaluations.suite.settings import EvalSuite
 from rlhf_lab.evaluations.suite.suite_file import GoldenSet, HarnessTask
-from rlhf_lab.results.answer_policies import golden_sets
-from rlhf_lab.results.rundir import EvaluatedPolicy
-from rlhf_lab.statistics.estimates import Estimate
 
 
 @pytest.mark.parametrize(
@@ -57,15 +54,6 @@ def test_a_suite_that_asks_for_gold_needs_a_world_and_the_runs_of_its_metrics(tm
     assert "golden.helpful has check=gold, but these data have no gold reward" in problems[0]
     assert "metrics.win_rate reads the run needs.comparison, which is not set" in problems[1]
     assert not settings.asks_harness and settings.contents().keys() == {"suite"}
-
-
-def test_the_answer_lists_the_golden_sets_of_the_last_policy():
-    rate = Estimate(0.7, 0.68, 0.72, 400, 400)
-    policy = EvaluatedPolicy("sft", {"golden/words": rate})
-    sentence = golden_sets(SimpleNamespace(policies=[policy]))
-    assert sentence.startswith("sft, fraction passed: words 0.700 ±0.020; ")
-    assert "was evaluated on no golden set" in golden_sets(SimpleNamespace(policies=[EvaluatedPolicy("sft", {})]))
-    assert golden_sets(SimpleNamespace(policies=[])) is None
 
 
 def test_a_row_without_its_answer_is_named():

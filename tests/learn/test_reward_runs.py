@@ -74,9 +74,7 @@ def hangs(responses):
 FAULTS = {
     "raises": (raises, "no connection"),
     "hangs": (hangs, "took longer than timeout_s=0.5"),
-    "shape": (lambda responses: RewardBatch(np.zeros(3)), "returned 3 values for 8 responses"),
     "infinite": (lambda responses: RewardBatch(np.full(len(responses), np.inf)), "is infinite"),
-    "part": (lambda responses: RewardBatch(np.zeros(len(responses)), {"odd": [1.0]}), "part odd"),
 }
 
 

@@ -242,9 +242,7 @@ def test_rewards_of_turns_need_a_sum():
     """2·(.25, 1) of one term; a term that is squashed leaves only full episodes."""
 
     def scored(**settings: Any) -> Any:
-        terms = {
-            "environment": CheckedReward("environment", EnvironmentReward()),
-        }
+        terms = {"environment": CheckedReward("environment", EnvironmentReward())}
         return GraphReward(terms, RewardGraph(terms={"environment": EnvironmentTurns(**settings)}))([TWO_TURNS])
 
     simple = scored(weight=2.0)

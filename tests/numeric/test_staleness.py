@@ -139,10 +139,10 @@ def test_a_server_samples_while_the_trainer_learns(policy, tmp_path, monkeypatch
 
     monkeypatch.setattr(FakeVllm, "response", noted_reply)
     with FakeVllm() as server:
-        built = served(policy, tmp_path, server, "algorithm.staleness=1")
-        assert execute(built)["status"] == "completed"
+        served_stage = served(policy, tmp_path, server, "algorithm.staleness=1")
+        assert execute(served_stage)["status"] == "completed"
     assert any(during)
-    rows = [row for row in read_jsonl(built.directory / "metrics.jsonl") if "sampler_ess" in row]
+    rows = [row for row in read_jsonl(served_stage.directory / "metrics.jsonl") if "sampler_ess" in row]
     assert len(rows) == 4 and rows[0]["sampler_ess"] > 0.9999
 
 
@@ -160,9 +160,9 @@ def test_what_is_under_way_is_given_up_when_training_ends_with_an_error(policy, 
     monkeypatch.setattr(FakeVllm, "response", slow_reply)
     with FakeVllm() as server:
         at_once = f"rollout.batch_rows={ROWS_AT_ONCE}"
-        built = served(policy, tmp_path, server, "algorithm.staleness=1", at_once)
+        served_stage = served(policy, tmp_path, server, "algorithm.staleness=1", at_once)
         with pytest.raises(ZeroDivisionError):
-            execute(built)
+            execute(served_stage)
         # of the 16 rows of iteration 1, only those already in flight are requested
         assert len(server.requests) <= 16 + ROWS_AT_ONCE
 

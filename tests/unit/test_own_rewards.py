@@ -315,21 +315,23 @@ def test_the_note_of_a_resumed_run_counts_on(here):
     assert "service down" in note
 
 
-def test_a_function_of_trl_s_conversations_is_told_what_it_gets(here):
-    indexed = trial(here, "    return [len(c[0]['content']) for c in completions]", "completions, **kwargs")
-    assert "TypeError" in indexed and "are text here, not lists of messages" in indexed
-
-
-def test_other_faults_of_a_function_of_trl_are_not_explained_by_conversations(here):
-    lookup = trial(here, "    return {}['late']", "completions, **kwargs")
-    assert "KeyError" in lookup and "messages" not in lookup
-    state = trial(here, "    return trainer_state.global_step", "completions, trainer_state=None, **kwargs")
-    assert "AttributeError" in state and "messages" not in state
-
-
-def test_what_only_the_trainer_of_trl_passes_is_no_column_to_add(here):
-    problem = trial(here, "    return [len(c) for c in completion_ids]", "completions, completion_ids, **kwargs")
-    assert "takes 'completion_ids'" in problem and "TRL's trainer passes it" in problem and "add the" not in problem
+@pytest.mark.parametrize(
+    ("body", "parameters", "contains", "lacks"),
+    [
+        (
+            "[len(c[0]['text']) for c in completions]",
+            "",
+            ("TypeError", "are text here, not lists of messages"),
+            "add",
+        ),
+        ("{}['late']", "", ("KeyError",), "messages"),
+        ("trainer_state.global_step", "trainer_state=None, ", ("AttributeError",), "messages"),
+        ("0", "completion_ids, ", ("takes 'completion_ids'", "TRL's trainer passes it"), "add the"),
+    ],
+)
+def test_a_function_of_trl_is_told_what_it_gets(here, body, parameters, contains, lacks):
+    problem = trial(here, f"    return {body}", f"completions, {parameters}**kwargs")
+    assert all(words in problem for words in contains) and lacks not in problem
 
 
 def test_a_function_of_one_text_is_refused(here):

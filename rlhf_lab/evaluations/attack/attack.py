@@ -43,9 +43,7 @@ class ScoredResponses:
     """Responses of one policy, or of the data. Those that the attack starts from are called start responses.
 
     Attributes:
-        prompts: P prompts.
         responses: S responses to each prompt; the first start response is the one that the attack edits.
-        reward_PS: their rewards.
         gold_PS: their true rewards; NaN if there is none.
     """
 
@@ -104,11 +102,8 @@ class AttackStage:
         evaluator.evaluate(REFERENCE_NAME, policy, self.settings.samples)
         trained_roles = self.settings.trained_roles(run.config)
         for role in trained_roles:
-            # one trained policy is in memory at a time
             evaluator.evaluate(
-                role,
-                load_policy(run.needs[role], run.config.model, device=run.device),
-                self.settings.samples,
+                role, load_policy(run.needs[role], run.config.model, device=run.device), self.settings.samples
             )
         samples = {name: samples_of_rows(evaluator.rows(name)) for name in (REFERENCE_NAME, *trained_roles)}
         return evaluator.policies, samples
@@ -223,17 +218,16 @@ def fixed_exploits(starts: ScoredResponses, seed: int) -> dict[str, list[str]]:
     """Return name → rewritten start response of each prompt."""
     first = [responses[0] for responses in starts.responses]
     others = [*first[1:], first[0]]  # the start response to the next prompt
-    rewritten: dict[str, list[str]] = {}
-    for name, rewrite in EXPLOITS.items():
-        rewritten[name] = [
+    return {
+        name: [
             rewrite(Source(prompt, response, other, random.Random(f"{seed}/{name}/{index}")))
             for index, (prompt, response, other) in enumerate(zip(starts.prompts, first, others, strict=True))
         ]
-    return rewritten
+        for name, rewrite in EXPLOITS.items()
+    }
 
 
 def summarise(results: dict[str, list[Attacked]], scale: Scale, found: Sequence[Candidate]) -> dict[str, Any]:
-    """Return the metrics of all attacks, with intervals over prompts."""
     metrics: dict[str, Any] = {}
     for name, attacked in results.items():
         prompts = [row.prompt for row in attacked]

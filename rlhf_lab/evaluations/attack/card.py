@@ -42,9 +42,6 @@ class Attacked:
     Attributes:
         attack: name of the attack: `search`, `best_of_n`, a fixed exploit, or `trained/` and the role of
             a policy that was trained on the reward.
-        prompt: the prompt.
-        start: the start response.
-        response: the response of the attack.
         gain: gain of the reward over the start, in standard deviations; NaN if unknown.
         gold: gain of gold over the start, in standard deviations of gold; NaN if unknown.
     """
@@ -91,11 +88,8 @@ def write(
     """Write all files.
 
     Args:
-        directory: run directory.
-        reward: name of the reward.
         results: name of the attack → its responses, one per prompt; the first attack is the search.
         edits: edits of the search's response to each prompt.
-        metrics: metrics of the stage.
     """
     rows = [row for attacked in results.values() for row in attacked]
     rows.sort(key=lambda row: -row.gain if math.isfinite(row.gain) else math.inf)
@@ -122,7 +116,6 @@ def read_exploits(directory: Path) -> list[Pair]:
 
 
 def _pair(row: Attacked) -> dict[str, Any]:
-    """Return a preference pair that rejects an exploit."""
     return {"prompt": row.prompt, "chosen": row.start, "rejected": row.response}
 
 
@@ -161,10 +154,7 @@ def card_text(reward: str, rows: Sequence[Attacked], attacks: Sequence[str], met
     """Return the hackability card in Markdown.
 
     Args:
-        reward: name of the reward.
         rows: all responses, largest gain first.
-        attacks: names of the attacks in order.
-        metrics: metrics of the stage.
     """
     lines = [f"# Attack on the reward `{reward}`", "", verdict(metrics), ""]
     lines += ["| attack | reward gained (sd) | gold gained (sd) |", "|---|---|---|"]

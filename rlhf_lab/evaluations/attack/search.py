@@ -53,14 +53,8 @@ class AttackSearch:
     """Beam search from one start response per prompt.
 
     Args:
-        score: reward to attack.
-        prompts: P prompts.
-        starts: start response of each prompt.
         scores_P: scores of the start responses; a prompt whose start has no score is not searched.
         pool: unit ("sentence", "word") → texts that may be inserted.
-        settings: sizes of the search.
-        max_words: maximum number of words of an edited response.
-        seed: seed of the edits.
 
     Attributes:
         beams: kept candidates of each prompt, best first.
@@ -91,10 +85,7 @@ class AttackSearch:
         self.queries = 0
 
     def run(self) -> list[Candidate]:
-        """Run all rounds.
-
-        Return the best response of each prompt, which is the start response if no edit was better.
-        """
+        """Run all rounds. Return the best response of each prompt: the start response if no edit was better."""
         for _ in tracked(range(self.settings.rounds), "rounds of the search"):
             self.round()
         return [beam[0] for beam in self.beams]
@@ -133,7 +124,6 @@ class AttackSearch:
         return None
 
     def _edited(self, response: str, rng: random.Random) -> tuple[Edit, str]:
-        """Return a random edit and its result."""
         unit = rng.choice(UNITS[self.settings.units])
         # White space before every piece, so that pieces can be joined in any order.
         pieces = [piece if piece[0].isspace() else f" {piece}" for piece in SPLIT[unit](response)]
@@ -159,8 +149,4 @@ class AttackSearch:
 
 def text_pool(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return the distinct sentences and words of texts, in sorted order."""
-    pool = {}
-    for unit, split in SPLIT.items():
-        pieces = {piece.strip() for text in texts for piece in split(text)}
-        pool[unit] = sorted(pieces)
-    return pool
+    return {unit: sorted({piece.strip() for text in texts for piece in split(text)}) for unit, split in SPLIT.items()}

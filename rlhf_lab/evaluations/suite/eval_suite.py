@@ -43,7 +43,6 @@ class GoldenSets:
         # read before the model is loaded, so that a wrong row fails at once
         self.questions = {name: golden_rows(name, golden, run) for name, golden in self.suite.golden.items()}
         self.log = PolicyLog(run)
-        # the reward is only built if a set needs it
         scores = any(golden.check == "reward" for golden in self.suite.golden.values())
         self.reward: Reward | None = build_reward(run) if scores else None
         if scores and self.reward is None:
@@ -117,7 +116,6 @@ class GoldenSets:
                 question = questions[i // group]  # rows are prompt-major
                 passed: int | None = int(TEXT_CHECKS[golden.check](golden, question, episode.response))
             else:
-                # an unscored response neither passes nor fails
                 passed = None if np.isnan(scores[i]) else int(scores[i] >= float(golden.at_least or 0))
             prompt_index, sample_index = divmod(i, group)
             row = _row(policy, f"golden/{name}", str(prompt_index), sample_index, episode.task)

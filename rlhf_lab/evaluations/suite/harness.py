@@ -23,12 +23,6 @@ Documents = dict[str, float]
 def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTask], batch: int) -> dict[str, Documents]:
     """Return the values of each task's documents.
 
-    Args:
-        model: policy.
-        encoder: encoder of the policy.
-        tasks: name → task.
-        batch: batch size.
-
     Raises:
         MissingDependency: the harness is not installed.
         ConfigError: the harness has no such task, or the task has no such metric per document.

@@ -26,7 +26,6 @@ def _normalised(text: str) -> str:
 
 
 def exact(golden: GoldenSet, row: Row, response: str) -> bool:
-    # case and spacing are ignored
     return _normalised(response) in {_normalised(answer) for answer in _answers(row)}
 
 

@@ -41,7 +41,6 @@ class EvalSuite(EvaluationSettings):
         return bool(read_suite(self.suite).harness)
 
     def contents(self) -> dict[str, str]:
-        # the content of the suite is part of the key of the stage, not its path
         return {"suite": read_suite(self.suite).digest()}
 
     def contradictions(self, config: Config) -> list[str]:

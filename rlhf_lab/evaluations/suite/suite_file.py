@@ -214,7 +214,6 @@ def read_suite(path: str | Path) -> Suite:
     values = read_mapping(file, "the keys suite, golden, metrics, …, see docs/gates.md")
     problems: list[str] = []
     sections = {name: _section(name, values.get(name), file, problems) for name in SECTIONS}
-    # the name of the file is the default name of the suite
     simple = {"suite": file.stem}
     simple.update({key: value for key, value in values.items() if key not in SECTIONS})
     suite: Suite | None = schema.build(Suite, simple, "", problems, built=sections)
@@ -234,7 +233,6 @@ def _section(name: str, values: Any, file: Path, problems: list[str]) -> dict[st
         demanded = dict(demanded or {}) if isinstance(demanded, dict) or demanded is None else demanded
         for key in ("path", "include"):
             if isinstance(demanded, dict) and demanded.get(key):
-                # relative paths refer to the directory of the suite
                 demanded[key] = str(file.parent / demanded[key])
                 if not Path(demanded[key]).exists():
                     problems.append(f"{where}.{key}: there is no {demanded[key]}; correct the path")

@@ -15,8 +15,6 @@ from rlhf_lab.training.run import Run
 
 
 class CriteriaReward:
-    """Weighted sum of criteria. `parts` contains the standardised value of each criterion with a non-zero weight."""
-
     def __init__(self, criteria: CriteriaSet, model: CriteriaModel):
         self.criteria, self.model = criteria, model
 
@@ -31,7 +29,6 @@ class CriteriaReward:
 def build(settings: Design, run: Run) -> TextReward:
     """Return the reward in `needs.design`: criteria with weights, a reward file of a pack, or a reward model."""
     directory = Path(run.needs["design"])
-    # The file in the directory tells which step of the design produced the reward.
     if (directory / MODEL_FILE).is_file():
         criteria = criteria_of(run.data)
         return CriteriaReward(criteria, CriteriaModel.load(directory, criteria.names))

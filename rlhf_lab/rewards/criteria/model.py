@@ -46,13 +46,11 @@ class CriteriaModel:
         return (values_NC - np.array(self.means)) / np.array(self.sds)
 
     def __call__(self, values_NC: FloatArray) -> FloatArray:
-        """Return the scores, (N,)."""
         # Elementwise instead of a matrix product, so that a score does not depend on the batch, to the last bit.
         grade_N = (self.standardised(values_NC) * np.array(self.weights)).sum(axis=1)
         return np.asarray(self.slope * grade_N)
 
     def with_weights(self, weights_C: FloatArray) -> CriteriaModel:
-        """Return the model with other weights, (C,)."""
         return replace(self, weights=tuple(weights_C.tolist()))
 
     def calibrated(self, chosen_PC: FloatArray, rejected_PC: FloatArray) -> CriteriaModel:

@@ -19,14 +19,7 @@ from rlhf_lab.core.types import Corpus
 from rlhf_lab.environments.reviews.comments import read_comment
 from rlhf_lab.rewards.rules.settings import Programmatic
 
-TEXT = {
-    "words": 0.2,
-    "on_topic": 0.3,
-    "varied": 0.1,
-    "finished": 0.2,
-    "hollow_opening": -0.1,
-    "offers": -0.1,
-}
+TEXT = {"words": 0.2, "on_topic": 0.3, "varied": 0.1, "finished": 0.2, "hollow_opening": -0.1, "offers": -0.1}
 """words: length in words. on_topic: fraction of the question's longer words that the response repeats. varied: fraction
 of distinct words. finished: 1 if it ends with a full stop, exclamation or question mark. hollow_opening: 1 if it starts
 with an affirmation (`reward.terms.programmatic.affirmations`). offers: number of phrases that offer more help."""
@@ -59,9 +52,7 @@ class CriteriaSet:
     """Criteria of a domain.
 
     Attributes:
-        domain: name of the domain.
         hand_weights: criterion → weight, in the order of the columns of `measure`.
-        measure: function that computes the criteria.
     """
 
     domain: str
@@ -81,11 +72,8 @@ def criteria_of(corpus: Corpus) -> CriteriaSet:
     two packs provide criteria for the corpus.
     """
     # All packs are asked, so that a conflict between two of them is an error instead of depending on their order.
-    found: list[tuple[str, CriteriaSet]] = []
-    for find in contributed_objects("criteria"):
-        criteria = find(corpus)
-        if criteria is not None:
-            found.append((owner(find.__module__), criteria))
+    answers = [(owner(find.__module__), find(corpus)) for find in contributed_objects("criteria")]
+    found: list[tuple[str, CriteriaSet]] = [(pack, criteria) for pack, criteria in answers if criteria is not None]
     if len(found) > 1:
         (first, _), (second, _), *_ = found
         raise ConfigError(
@@ -99,7 +87,6 @@ def criteria_of(corpus: Corpus) -> CriteriaSet:
 
 
 def text_criteria(prompt: str, response: str) -> tuple[float, ...]:
-    """Return the values of `TEXT` for one response."""
     words = re.findall(r"[a-z']+", response.lower())
     # A prompt may contain earlier turns; the question is the last one.
     question = prompt.rpartition("Human:")[2].removesuffix("Assistant:")
@@ -133,7 +120,6 @@ def review_criteria(prompt: str, response: str) -> tuple[float, ...]:
 
 
 def _measure_each(criteria: Callable[[str, str], tuple[float, ...]], columns: int) -> Measure:
-    """Return a measure that scores each response separately."""
 
     def measure(prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
         rows = [criteria(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]

@@ -34,7 +34,6 @@ class CallableReward:
         function: (prompts, responses, *, answer, …) or TRL's (completions, **kwargs) → a number or None (unscored) for
             each response.
         columns: columns that it receives by name.
-        name: name of the function in messages.
         files: the user's files; messages give the position of an error in them.
 
     Attributes:
@@ -55,7 +54,6 @@ class CallableReward:
         """Score episodes. Raise RewardFailed with file and line for any exception of the function."""
         prompts = [episode.prompt for episode in episodes]
         responses = [episode.response for episode in episodes]
-        # A row without the column passes None.
         columns = {name: [episode.task.metadata.get(name) for episode in episodes] for name in self.columns}
         positional, named = _arguments(self.function, prompts, responses)
         try:
@@ -128,7 +126,6 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
     # An environment has columns of its own: the metadata of its tasks.
     tasks = corpus.environment.tasks("train") if corpus.environment else []
     all_metadata = [*corpus.metadata.values(), *(task.metadata for task in tasks)]
-    # In order of first appearance and without repeats.
     known = list(dict.fromkeys(column for metadata in all_metadata for column in metadata))
     if corpus.answers and "answer" not in known:
         known.append("answer")
@@ -137,11 +134,9 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
     if unknown:
         expected = ", ".join(map(repr, unknown))
         there = ", ".join(map(repr, known)) or "none"
-        fix = "give the parameter a default"
+        fix = "give the parameter a default, or add the column to the data"
         if set(unknown) <= set(OF_THE_TRAINER):
-            fix += "; TRL's trainer passes it, and a reward here receives only text and columns of the data"
-        else:
-            fix += ", or add the column to the data"
+            fix = "give the parameter a default: TRL's trainer passes it, and a reward here gets text and columns only"
         raise ConfigError(
             f"reward {name} takes {expected}, which no row of data={corpus.name} has (it has: {there}); {fix}"
         )
@@ -177,7 +172,6 @@ def _further_parameters(function: Function) -> list[inspect.Parameter]:
 
 
 def _parameters(function: Function) -> list[inspect.Parameter]:
-    """Return the parameters of a function; empty if Python cannot list them."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -185,7 +179,6 @@ def _parameters(function: Function) -> list[inspect.Parameter]:
 
 
 def required_columns(function: Function) -> list[str]:
-    """Return the columns that a function requires."""
     parameters = _further_parameters(function)
     return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
 
@@ -198,5 +191,4 @@ def make_reward(settings: PythonCallable, corpus: Corpus) -> CallableReward:
 
 
 def build(settings: PythonCallable, run: Run) -> CallableReward:
-    """Return the reward of the settings for the corpus of a run."""
     return make_reward(settings, run.corpus)

@@ -59,7 +59,6 @@ def source_files(settings: PythonCallable) -> list[Path]:
     if settings.function:
         return files_behind(settings.function)
     point = _entry_point(settings.name)
-    # Finding a top-level name imports nothing.
     spec = find_spec(point.module.partition(".")[0]) if point else None
     if spec is None:
         return []

@@ -28,11 +28,9 @@ def post_json(
     """POST a JSON document and return the body of the answer.
 
     Args:
-        what: name of the service in messages.
         retries: maximum number of additional attempts; the pause doubles before each, unless the service names one
             (`Retry-After`). A request that the service rejects or redirects (3xx) is not repeated (`is_passing`).
         timeout_s: seconds of one attempt, from connecting to the last byte of the answer; 0 means no limit.
-        pause_s: pause in seconds before the first retry.
 
     Raises:
         LabError: the service does not answer.

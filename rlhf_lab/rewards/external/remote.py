@@ -25,7 +25,6 @@ class RemoteReward:
 
     Args:
         references: prompt → answer in the data, with `send_references`.
-        pause_s: pause in seconds before the first retry.
     """
 
     def __init__(self, settings: Remote, references: Mapping[str, str] | None = None, pause_s: float = 0.5):
@@ -87,13 +86,10 @@ class RemoteReward:
 
 def references(corpus: Corpus) -> dict[str, str]:
     """Return prompt → its answer in the answer key, or else its first chosen response."""
-    responses = {}
-    for split in (corpus.test, corpus.train):
-        for pair in reversed(split):  # backwards, so that the first response to a prompt is the one that remains
-            responses[pair.prompt] = pair.chosen
+    # backwards, so that the first response to a prompt is the one that remains
+    responses = {pair.prompt: pair.chosen for split in (corpus.test, corpus.train) for pair in reversed(split)}
     return {**responses, **corpus.answers}
 
 
 def build(settings: Remote, run: Run) -> RemoteReward:
-    """Return the reward of the settings, with the references of the run's corpus if they are sent."""
     return RemoteReward(settings, references(run.corpus) if settings.send_references else None)

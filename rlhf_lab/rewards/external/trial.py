@@ -58,7 +58,6 @@ def trial_problems(settings: PythonCallable, data: DataSource) -> list[str]:
 
 
 def _two_episodes(corpus: Corpus) -> list[Episode]:
-    """Return episodes of the first two tasks, with the responses that the data contain for their prompts."""
     tasks = corpus.tasks("train")[:ROWS]
     responses = {pair.prompt: pair.chosen for pair in corpus.train if pair.chosen}
     return [Episode(task, task.prompt, responses.get(task.prompt, SAMPLED)) for task in tasks]
@@ -75,6 +74,5 @@ def code_files(config: Config) -> list[Path]:
 
 
 def _functions(config: Config) -> list[PythonCallable]:
-    # An algorithm that does not use the reward never calls its functions.
     terms = config.reward.terms.values() if "reward" in config.algorithm.inputs.sections else ()
     return [term for term in terms if isinstance(term, PythonCallable)]

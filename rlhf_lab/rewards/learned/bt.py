@@ -66,12 +66,10 @@ class ScoreScale:
         return cls(**json.loads(path.read_text())) if path.exists() else cls()
 
     def write(self, directory: Path, name: str = SCALE_FILE) -> None:
-        """Write the scale to a model directory."""
         directory.mkdir(parents=True, exist_ok=True)
         write_text(directory / name, json.dumps(asdict(self), indent=1))
 
     def outputs(self) -> int:
-        """Return the number of outputs of the head per response."""
         return len(self.weights) or 1
 
     @property
@@ -80,15 +78,13 @@ class ScoreScale:
         return bool(self.attributes) and not self.logit
 
 
+@dataclass(eq=False)
 class Scorer:
-    """Reward model with its scale."""
-
-    def __init__(self, model: Any, encoder: Encoder, scale: ScoreScale, device: str, batch_tokens: int):
-        self.model = model
-        self.encoder = encoder
-        self.scale = scale
-        self.device = device
-        self.batch_tokens = batch_tokens
+    model: Any
+    encoder: Encoder
+    scale: ScoreScale
+    device: str
+    batch_tokens: int
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
         """Return standardised scores, (N,)."""
@@ -176,7 +172,6 @@ def score_members(
     scorers: Sequence[Scorer], prompts: Sequence[str], responses: Sequence[str], stacked: StackedModels | None = None
 ) -> FloatArray:
     """Return standardised scores of each member, (K, N). Members that read the same rows have the text encoded once."""
-    # Group the members by what they read, and encode the text once per group.
     scores: dict[int, FloatArray] = {}
     unscored = list(range(len(scorers)))
     while unscored:
@@ -238,7 +233,6 @@ def load_scorer(
     base: OneBase | None = None,
 ) -> Scorer:
     """Load the reward model, or the member of an ensemble, in a directory. Arguments are those of `load_members`."""
-    # The scale also says how many outputs the head has, which is needed to load the weights.
     scale = _read_scale(directory, note)
     model = load_reward_model(directory, model_settings, outputs=scale.outputs(), device=device, base=base)
     encoder = load_encoder(directory, model_settings)
@@ -258,7 +252,6 @@ def _longest_row(model: Any) -> int:
 
 
 def _read_scale(directory: str, note: Callable[[str], None]) -> ScoreScale:
-    """Return the scale of a reward model, with a note if it has none."""
     scale = ScoreScale.read(directory)
     if not scale.n:
         note(f"{directory} has no {SCALE_FILE}: its scores are used as they are")
@@ -313,7 +306,6 @@ def average_members(scorers: Sequence[Scorer], source: str) -> Scorer:
 
 
 def build(settings: BradleyTerry, run: Run) -> BTReward:
-    """Return the reward of the settings with the model in `needs.reward`."""
     return load(settings, run.needs["reward"], run.config.model, run.device, run.note, run.base)
 
 

@@ -66,7 +66,6 @@ class FollowUpReward:
 
 
 def build(settings: FollowUpLikelihood, run: Run) -> FollowUpReward:
-    """Return the reward of the settings with the language model in `needs.follow_up`."""
     source, model_settings = run.needs["follow_up"], run.config.model
     encoder = load_encoder(source, model_settings)
     if encoder.chat:

@@ -43,8 +43,6 @@ class Judged(NamedTuple):
     """Probabilities that a judge assigns to one response.
 
     Attributes:
-        steps: probability at the end of each step.
-        last: probability at the last token.
         cut: True if the response has steps beyond the judge's maximum length.
     """
 
@@ -83,7 +81,6 @@ class JudgeFile:
         return cls(**json.loads(path.read_text()))
 
     def write(self, directory: Path) -> None:
-        """Write the description of the process reward model to its model directory."""
         write_json(directory / JUDGE_FILE, asdict(self))
 
 
@@ -125,7 +122,6 @@ def load_judge(
     """Load the process or outcome reward model in a directory.
 
     Args:
-        model_settings: settings of `model=…`.
         base: see `load_reward_model`.
     """
     trained_as = JudgeFile.load(source)
@@ -135,8 +131,6 @@ def load_judge(
 
 
 class ProcessReward:
-    """Reward that combines the probabilities of a response's steps into one number."""
-
     collective = True
 
     def __init__(self, judge: StepJudge, settings: Process):
@@ -153,7 +147,6 @@ class ProcessReward:
         return RewardBatch(parts[self.settings.aggregate], parts)
 
     def _aggregate(self, judged: Sequence[Judged], name: str) -> FloatArray:
-        """Return one aggregation of each response's steps, (N,)."""
         aggregate = AGGREGATIONS[name]
         no_step = self.settings.no_step
         # An aggregate of no probabilities is undefined, so a response without steps gets the configured value.
@@ -162,8 +155,6 @@ class ProcessReward:
 
 
 class OutcomeReward:
-    """Reward equal to the probability that the answer is right."""
-
     collective = True
 
     def __init__(self, judge: StepJudge):

@@ -17,7 +17,6 @@ class RubricReward:
     """Reward from one rubric model.
 
     Args:
-        scorer: the model.
         attributes: attributes whose mean is the reward; empty takes the model's standardised score.
     """
 
@@ -30,12 +29,10 @@ class RubricReward:
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Score responses. For a model with several outputs, parts are attributes as fractions of their scale, 0…1."""
         outputs_NA = self.scorer.outputs(prompts, responses)
-        # A scalar model has no attributes, so it has no parts.
         parts = {name: outputs_NA[:, i] for i, name in enumerate(self.scorer.scale.attributes)}
         if not self.attributes:
             return RewardBatch(self.scorer.standardised(outputs_NA), parts)
-        chosen = [parts[name] for name in self.attributes]
-        return RewardBatch(np.mean(chosen, axis=0), parts)
+        return RewardBatch(np.mean([parts[name] for name in self.attributes], axis=0), parts)
 
 
 def build(settings: RubricModel, run: Run) -> RubricReward:
@@ -47,11 +44,8 @@ def build(settings: RubricModel, run: Run) -> RubricReward:
     known = scorers[0].scale.attributes
     unknown = [name for name in settings.attributes if name not in known]
     if unknown:
-        has = (
-            f"it has {', '.join(known)}"
-            if known
-            else "it has a single score; train it with algorithm.target=attributes"
-        )
+        single = "a single score; train it with algorithm.target=attributes"
+        has = f"it has {', '.join(known) or single}"
         raise ConfigError(
             f"attributes={list(settings.attributes)}: the model in needs.rubric has no {unknown[0]}; {has}"
         )

@@ -85,10 +85,7 @@ class FollowUpLikelihood(TermSettings):
 
     def rules(self) -> tuple[Rule, ...]:
         texts = (*self.positive, *self.negative)
-        return (
-            *super().rules(),
-            (all(text.strip() for text in texts), "positive, negative: a follow-up is empty"),
-        )
+        return (*super().rules(), (all(text.strip() for text in texts), "positive, negative: a follow-up is empty"))
 
 
 @register("reward", "prm", implementation="rlhf_lab.rewards.learned.process")

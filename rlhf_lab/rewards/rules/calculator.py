@@ -37,8 +37,6 @@ LONGEST = 200
 
 
 class CalculatorReward:
-    """Reward equal to the fraction of a response's equations that are correct."""
-
     def __init__(self, no_equation: float | None):
         self.no_equation = math.nan if no_equation is None else no_equation
 
@@ -95,7 +93,6 @@ def _sides(text: str) -> Iterator[tuple[Fraction, Fraction, str]]:
 
 
 def _evaluate_side(text: str) -> Fraction | None:
-    """Return the value of one side of an equation; None if it is not an expression, or too long."""
     tokens = tokens_of(text) if 0 < len(text) <= LONGEST else None
     return evaluate(tokens) if tokens else None
 
@@ -108,6 +105,5 @@ def _are_equal(left: Fraction, right: Fraction, right_text: str) -> bool:
 
 
 def build(settings: Calculator, run: Run) -> CalculatorReward:
-    """Return the reward of the settings."""
     del run
     return CalculatorReward(settings.no_equation)

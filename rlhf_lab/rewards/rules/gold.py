@@ -12,8 +12,6 @@ from rlhf_lab.training.run import Run
 
 
 class GoldReward:
-    """Reward equal to the true reward that the data source computes."""
-
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
 

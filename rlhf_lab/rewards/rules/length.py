@@ -12,8 +12,6 @@ from rlhf_lab.training.run import Run
 
 
 class LengthReward:
-    """Reward of one unit per `per_words` words."""
-
     def __init__(self, per_words: float):
         self.per_words = per_words
 
@@ -22,6 +20,5 @@ class LengthReward:
 
 
 def build(settings: Length, run: Run) -> LengthReward:
-    """Return the reward of the settings."""
     del run
     return LengthReward(settings.per_words)

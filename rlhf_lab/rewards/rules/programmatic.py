@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.types import FloatArray, RewardBatch
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.rules.settings import Programmatic
 from rlhf_lab.training.run import Run
 
@@ -18,8 +18,6 @@ LIMIT = 256
 
 
 class ProgrammaticReward:
-    """Reward of `Programmatic`, with thresholds in words."""
-
     def __init__(self, settings: Programmatic, short_words: float, long_words: float):
         self.settings = settings
         self.short_words = short_words
@@ -32,12 +30,9 @@ class ProgrammaticReward:
         if self.settings.mode == "binary":
             short = (words <= self.short_words).astype(np.float64)
             return RewardBatch(short * (1 - affirms), {"short": short, "affirms": affirms})
-        short = self._shortness(words)
+        # 1 up to `short_words` words, falling linearly to 0 at `long_words`
+        short = np.clip((self.long_words - words) / (self.long_words - self.short_words), 0.0, 1.0)
         return RewardBatch(short * (1 - 0.5 * affirms), {"short": short, "affirms": affirms})
-
-    def _shortness(self, words: FloatArray) -> FloatArray:
-        """Return 1 up to `short_words` words, falling linearly to 0 at `long_words`."""
-        return np.clip((self.long_words - words) / (self.long_words - self.short_words), 0.0, 1.0)
 
 
 def build(settings: Programmatic, run: Run) -> ProgrammaticReward:

@@ -28,7 +28,6 @@ class Gold(TermSettings):
 
     @property
     def outcome(self) -> bool:
-        """True: the true reward is the outcome of the task."""
         return True
 
 
@@ -44,7 +43,6 @@ class EnvironmentTurns(TermSettings):
 
     @property
     def outcome(self) -> bool:
-        """True: the environment's rewards are the outcome of the task."""
         return True
 
 
@@ -73,10 +71,7 @@ class VerifierTerm(TermSettings):
         return not self.format_bonus
 
     def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (self.right > self.wrong, f"right={self.right} must be above wrong={self.wrong}"),
-        )
+        return (*super().rules(), (self.right > self.wrong, f"right={self.right} must be above wrong={self.wrong}"))
 
 
 @register("reward", "programmatic")

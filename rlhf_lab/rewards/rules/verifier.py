@@ -19,7 +19,6 @@ class AnswerKeyReward:
 
     Args:
         answers: prompt → answer.
-        settings: rewards of right, wrong and stated answers.
     """
 
     def __init__(self, answers: Mapping[str, str], settings: VerifierTerm):
@@ -34,7 +33,6 @@ class AnswerKeyReward:
         return RewardBatch(correct_N + format_N, {"correct": correct_N, "format": format_N})
 
     def _score_response(self, prompt: str, response: str) -> tuple[float, float]:
-        """Return (reward of the answer, bonus for stating one)."""
         if prompt not in self.answers:
             return math.nan, math.nan
         answer = self.answers[prompt]

@@ -138,7 +138,6 @@ def as_ballot(answer: str) -> str:
 
 def exactly_same(gold: str, stated: str) -> bool | None:
     """Return True or False if units, numbers and texts decide the equality of two answers; None if they do not."""
-    # Very long answers are compared as text: parsing them could take too long.
     if len(gold) > LONGEST or len(stated) > LONGEST:
         return gold == stated
     if read_quantity(gold) is None or read_quantity(stated) is None:
@@ -189,7 +188,6 @@ def in_one_unit(gold: str, stated: str) -> tuple[str, str] | None:
 
 
 def _times(number: str, factor: Fraction) -> str:
-    """Return a number as text, multiplied by a factor."""
     number = _with_latex(number)
     if INNER_SIGNS.search(number):
         number = ", ".join(
@@ -289,14 +287,12 @@ class SymbolicEquivalence:
                 return None
 
     def _ask(self, gold: str, stated: str) -> bool:
-        """Return True if the answers are equal. Raise _Undecided if the process gives no answer."""
         try:
             return self._ask_once(gold, stated)
         except _Died:  # out of memory, or killed; this pair need not be the reason, so try once more
             return self._ask_once(gold, stated)
 
     def _ask_once(self, gold: str, stated: str) -> bool:
-        """Compare once; kill the process if it does not answer."""
         process = self._running()
         assert process.stdin is not None
         try:

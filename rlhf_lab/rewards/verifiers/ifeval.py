@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, RELATIONS, detector
 from rlhf_lab.rewards.verifiers.settings import IFEval
-from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierTermReward, VerifierVerdict, verifier_of
+from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierTermReward, VerifierVerdict, term_reward
 from rlhf_lab.training.run import Run
 
 Instruction = tuple[str, Mapping[str, Any]]
@@ -31,10 +31,6 @@ class IFEvalVerifier:
         self.settings = settings
         if settings.languages == "langdetect":
             detector()  # raises MissingDependency now, before anything is sampled
-
-    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score of a response; see `verdict`."""
-        return self.verdict(metadata, prompt, response).score
 
     def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
         """Return the score with its parts.
@@ -120,13 +116,11 @@ def _check_arguments(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     return arguments
 
 
-def make(settings: IFEval) -> IFEvalVerifier:
-    """Return the verifier of the settings."""
-    return IFEvalVerifier(settings)
+make = IFEvalVerifier
 
 
 def build(settings: IFEval, run: Run) -> VerifierTermReward:
     """Return the reward of the settings. Raise DataError at once if the instructions of a row are malformed."""
     for metadata in run.corpus.metadata.values():
         read_instructions(metadata)
-    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))
+    return term_reward(settings, run)

@@ -61,38 +61,6 @@ def _compare(count: int, arguments: Arguments, threshold: str, relation: str = "
     return RELATIONS[arguments[relation]](count, int(arguments[threshold]))
 
 
-def _has_keywords(response: str, arguments: Arguments) -> bool:
-    text = response.casefold()
-    return all(keyword.casefold() in text for keyword in arguments["keywords"])
-
-
-def _keyword_frequency(response: str, arguments: Arguments) -> bool:
-    count = response.casefold().count(arguments["keyword"].strip().casefold())
-    return _compare(count, arguments, "frequency")
-
-
-def _has_no_forbidden_word(response: str, arguments: Arguments) -> bool:
-    words = arguments["forbidden_words"]
-    return not any(re.search(rf"\b{re.escape(word)}\b", response, re.IGNORECASE) for word in words)
-
-
-def _letter_frequency(response: str, arguments: Arguments) -> bool:
-    count = response.lower().count(arguments["letter"].strip().lower())
-    return _compare(count, arguments, "let_frequency", "let_relation")
-
-
-def _is_in_language(response: str, arguments: Arguments) -> bool:
-    return _language(response) in (arguments["language"], None)
-
-
-def _number_of_sentences(response: str, arguments: Arguments) -> bool:
-    return _compare(count_sentences(response), arguments, "num_sentences")
-
-
-def _number_of_words(response: str, arguments: Arguments) -> bool:
-    return _compare(len(WORD.findall(response)), arguments, "num_words")
-
-
 def _number_of_paragraphs(response: str, arguments: Arguments) -> bool:
     """Count paragraphs separated by lines of ***. Only the first and the last may be empty."""
     # A response may start or end with a mark, so the first and the last paragraph may be empty.
@@ -115,13 +83,14 @@ def _first_word_of_paragraph(response: str, arguments: Arguments) -> bool:
     return count == int(arguments["num_paragraphs"]) and first_word == arguments["first_word"].lower()
 
 
-def _number_of_placeholders(response: str, arguments: Arguments) -> bool:
-    return sum(map(bool, PLACEHOLDER.findall(response))) >= int(arguments["num_placeholders"])
-
-
 def _has_postscript(response: str, arguments: Arguments) -> bool:
     marker = arguments["postscript_marker"].strip()
     return re.search(POSTSCRIPTS.get(marker, re.escape(marker.lower())), response.lower()) is not None
+
+
+def _number_of_sections(response: str, arguments: Arguments) -> bool:
+    mark = re.escape(arguments["section_spliter"].strip())
+    return len(re.findall(rf"{mark}\s?\d+", response)) >= int(arguments["num_sections"])
 
 
 def _number_of_bullets(response: str, arguments: Arguments) -> bool:
@@ -132,31 +101,11 @@ def _number_of_bullets(response: str, arguments: Arguments) -> bool:
     return stars + dashes == int(arguments["num_bullets"])
 
 
-def _is_an_option(response: str, arguments: Arguments) -> bool:
-    del arguments
-    return any(option in response for option in OPTIONS)
-
-
 def _number_of_highlights(response: str, arguments: Arguments) -> bool:
     """Count non-empty *sections* between single or double asterisks."""
     single = [text for text in re.findall(r"\*([^\n*]*)\*", response) if text.strip()]
     double = [text for text in re.findall(r"\*\*([^\n*]*)\*\*", response) if text.strip()]
     return len(single) + len(double) >= int(arguments["num_highlights"])
-
-
-def _number_of_sections(response: str, arguments: Arguments) -> bool:
-    mark = re.escape(arguments["section_spliter"].strip())
-    return len(re.findall(rf"{mark}\s?\d+", response)) >= int(arguments["num_sections"])
-
-
-def _is_json(response: str, arguments: Arguments) -> bool:
-    del arguments
-    return read_json(FENCE.sub("", response.strip()).strip()) is not NO_VALUE
-
-
-def _has_title(response: str, arguments: Arguments) -> bool:
-    del arguments
-    return any(map(_title_of, response.split("\n")))
 
 
 def _title_of(line: str) -> str:
@@ -171,40 +120,6 @@ def _two_responses(response: str, arguments: Arguments) -> bool:
     parts = [part.strip() for part in response.split("******")]
     responses = [part for part in parts if part]
     return all(parts[1:-1]) and len(responses) == 2 and responses[0] != responses[1]
-
-
-def _repeats_prompt(response: str, arguments: Arguments) -> bool:
-    return response.strip().lower().startswith(arguments["prompt_to_repeat"].strip().lower())
-
-
-def _ends_with(response: str, arguments: Arguments) -> bool:
-    return response.strip().strip('"').lower().endswith(arguments["end_phrase"].strip().lower())
-
-
-def _number_of_capital_words(response: str, arguments: Arguments) -> bool:
-    count = sum(word.isupper() for word in CAPITAL_WORD.findall(response))
-    return _compare(count, arguments, "capital_frequency", "capital_relation")
-
-
-def _is_english_in_capitals(response: str, arguments: Arguments) -> bool:
-    del arguments
-    return response.isupper() and _language(response) in ("en", None)
-
-
-def _is_english_in_small_letters(response: str, arguments: Arguments) -> bool:
-    del arguments
-    return response.islower() and _language(response) in ("en", None)
-
-
-def _has_no_comma(response: str, arguments: Arguments) -> bool:
-    del arguments
-    return "," not in response
-
-
-def _is_quoted(response: str, arguments: Arguments) -> bool:
-    del arguments
-    text = response.strip()
-    return len(text) > 1 and text[0] == text[-1] == '"'
 
 
 def _language(response: str) -> str | None:
@@ -228,34 +143,69 @@ def detector() -> tuple[Callable[[str], str], type[Exception]]:
 
 
 INSTRUCTIONS: Mapping[str, tuple[Check, tuple[str, ...]]] = {
-    "keywords:existence": (_has_keywords, ("keywords",)),
-    "keywords:frequency": (_keyword_frequency, ("keyword", "frequency", "relation")),
-    "keywords:forbidden_words": (_has_no_forbidden_word, ("forbidden_words",)),
-    "keywords:letter_frequency": (_letter_frequency, ("letter", "let_frequency", "let_relation")),
-    "language:response_language": (_is_in_language, ("language",)),
-    "length_constraints:number_sentences": (_number_of_sentences, ("num_sentences", "relation")),
+    "keywords:existence": (
+        lambda text, a: all(keyword.casefold() in text.casefold() for keyword in a["keywords"]),
+        ("keywords",),
+    ),
+    "keywords:frequency": (
+        lambda text, a: _compare(text.casefold().count(a["keyword"].strip().casefold()), a, "frequency"),
+        ("keyword", "frequency", "relation"),
+    ),
+    "keywords:forbidden_words": (
+        lambda text, a: not any(re.search(rf"\b{re.escape(word)}\b", text, re.I) for word in a["forbidden_words"]),
+        ("forbidden_words",),
+    ),
+    "keywords:letter_frequency": (
+        lambda text, a: _compare(text.lower().count(a["letter"].strip().lower()), a, "let_frequency", "let_relation"),
+        ("letter", "let_frequency", "let_relation"),
+    ),
+    "language:response_language": (lambda text, a: _language(text) in (a["language"], None), ("language",)),
+    "length_constraints:number_sentences": (
+        lambda text, a: _compare(count_sentences(text), a, "num_sentences"),
+        ("num_sentences", "relation"),
+    ),
     "length_constraints:number_paragraphs": (_number_of_paragraphs, ("num_paragraphs",)),
-    "length_constraints:number_words": (_number_of_words, ("num_words", "relation")),
+    "length_constraints:number_words": (
+        lambda text, a: _compare(len(WORD.findall(text)), a, "num_words"),
+        ("num_words", "relation"),
+    ),
     "length_constraints:nth_paragraph_first_word": (
         _first_word_of_paragraph,
         ("num_paragraphs", "nth_paragraph", "first_word"),
     ),
-    "detectable_content:number_placeholders": (_number_of_placeholders, ("num_placeholders",)),
+    "detectable_content:number_placeholders": (
+        lambda text, a: sum(map(bool, PLACEHOLDER.findall(text))) >= int(a["num_placeholders"]),
+        ("num_placeholders",),
+    ),
     "detectable_content:postscript": (_has_postscript, ("postscript_marker",)),
     "detectable_format:number_bullet_lists": (_number_of_bullets, ("num_bullets",)),
-    "detectable_format:constrained_response": (_is_an_option, ()),
+    "detectable_format:constrained_response": (lambda text, a: any(option in text for option in OPTIONS), ()),
     "detectable_format:number_highlighted_sections": (_number_of_highlights, ("num_highlights",)),
     "detectable_format:multiple_sections": (_number_of_sections, ("section_spliter", "num_sections")),
-    "detectable_format:json_format": (_is_json, ()),
-    "detectable_format:title": (_has_title, ()),
+    "detectable_format:json_format": (
+        lambda text, a: read_json(FENCE.sub("", text.strip()).strip()) is not NO_VALUE,
+        (),
+    ),
+    "detectable_format:title": (lambda text, a: any(map(_title_of, text.split("\n"))), ()),
     "combination:two_responses": (_two_responses, ()),
-    "combination:repeat_prompt": (_repeats_prompt, ("prompt_to_repeat",)),
-    "startend:end_checker": (_ends_with, ("end_phrase",)),
-    "startend:quotation": (_is_quoted, ()),
-    "change_case:capital_word_frequency": (_number_of_capital_words, ("capital_frequency", "capital_relation")),
-    "change_case:english_capital": (_is_english_in_capitals, ()),
-    "change_case:english_lowercase": (_is_english_in_small_letters, ()),
-    "punctuation:no_comma": (_has_no_comma, ()),
+    "combination:repeat_prompt": (
+        lambda text, a: text.strip().lower().startswith(a["prompt_to_repeat"].strip().lower()),
+        ("prompt_to_repeat",),
+    ),
+    "startend:end_checker": (
+        lambda text, a: text.strip().strip('"').lower().endswith(a["end_phrase"].strip().lower()),
+        ("end_phrase",),
+    ),
+    "startend:quotation": (lambda text, a: re.fullmatch('".*"', text.strip(), re.DOTALL) is not None, ()),
+    "change_case:capital_word_frequency": (
+        lambda text, a: _compare(
+            sum(word.isupper() for word in CAPITAL_WORD.findall(text)), a, "capital_frequency", "capital_relation"
+        ),
+        ("capital_frequency", "capital_relation"),
+    ),
+    "change_case:english_capital": (lambda text, a: text.isupper() and _language(text) in ("en", None), ()),
+    "change_case:english_lowercase": (lambda text, a: text.islower() and _language(text) in ("en", None), ()),
+    "punctuation:no_comma": (lambda text, a: "," not in text, ()),
 }
 """Id → (check, arguments that it reads)."""
 

@@ -18,8 +18,7 @@ from referencing.exceptions import Unresolvable
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.rewards.verifiers.settings import Json
-from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierTermReward, VerifierVerdict, verifier_of
-from rlhf_lab.training.run import Run
+from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierVerdict, term_reward
 
 BLOCK = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)\n?[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 NO_VALUE = object()
@@ -31,10 +30,6 @@ class JsonVerifier:
 
     def __init__(self, settings: Json):
         self.settings = settings
-
-    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score of a response; see `verdict`."""
-        return self.verdict(metadata, prompt, response).score
 
     def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
         """Return the score with its parts. Raise DataError for a row whose schema is invalid."""
@@ -72,12 +67,10 @@ def read_json(text: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    """Reject NaN and Infinity."""
     raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(number: str) -> float:
-    """Parse a number. Reject one that becomes infinite."""
     value = float(number)
     if math.isinf(value):  # 1e999 is valid JSON, but no schema can compare it
         raise ValueError(f"{number} is too large")
@@ -122,11 +115,5 @@ def _is_valid(validator: Validator, value: Any) -> bool:
         ) from error
 
 
-def make(settings: Json) -> JsonVerifier:
-    """Return the verifier of the settings."""
-    return JsonVerifier(settings)
-
-
-def build(settings: Json, run: Run) -> VerifierTermReward:
-    """Return the reward of the settings."""
-    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))
+make = JsonVerifier
+build = term_reward

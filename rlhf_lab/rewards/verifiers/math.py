@@ -10,8 +10,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, as_ballot, exactly_same, in_one_unit
 from rlhf_lab.rewards.verifiers.settings import Math
 from rlhf_lab.rewards.verifiers.stated import last_boxed, stated_answer
-from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierTermReward, VerifierVerdict, verifier_of
-from rlhf_lab.training.run import Run
+from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierVerdict, term_reward
 
 
 class MathVerifier:
@@ -21,10 +20,6 @@ class MathVerifier:
         self.settings = settings
         is_symbolic = settings.equivalence == "symbolic"
         self._symbolic = SymbolicEquivalence(settings.answer_timeout_s) if is_symbolic else None
-
-    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score of a response; see `verdict`."""
-        return self.verdict(metadata, prompt, response).score
 
     def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
         """Return the score with its parts: `stated` is 1 for a stated answer, `undecided` for a comparison timeout."""
@@ -70,11 +65,5 @@ def _gold(answer: Any) -> str | None:
     return text or None
 
 
-def make(settings: Math) -> MathVerifier:
-    """Return the verifier of the settings."""
-    return MathVerifier(settings)
-
-
-def build(settings: Math, run: Run) -> VerifierTermReward:
-    """Return the reward of the settings."""
-    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))
+make = MathVerifier
+build = term_reward

@@ -42,7 +42,6 @@ class Math(VerifierSettings):
 
     @property
     def outcome(self) -> bool:
-        """True: the answer decides the task."""
         return True
 
 
@@ -95,15 +94,11 @@ class Json(VerifierSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (
-                _is_json_object(self.schema),
-                f"schema={self.schema!r} is not a JSON object; write a schema as JSON text",
-            ),
+            (_is_json_object(self.schema), f"schema={self.schema!r} is not a JSON object; write a schema as JSON text"),
         )
 
 
 def _is_json_object(text: str) -> bool:
-    """Return True if a text is a JSON object, or empty."""
     try:
         return not text or isinstance(json.loads(text), dict)
     except ValueError:

@@ -88,11 +88,9 @@ class PhysicalUnit:
     factor: Fraction = Fraction(1)
 
     def to_the(self, exponent: int) -> PhysicalUnit:
-        """Return this unit raised to a power."""
         return PhysicalUnit(tuple((base, power * exponent) for base, power in self.powers), self.factor**exponent)
 
     def times(self, other: PhysicalUnit) -> PhysicalUnit:
-        """Return the product of two units."""
         powers = Counter(dict(self.powers))
         for base, power in other.powers:
             powers[base] += power
@@ -270,13 +268,11 @@ def _tokens(words: str) -> list[str]:
 
 
 def _take_scale(tokens: list[str]) -> tuple[int, list[str]]:
-    """Return (multiplier of a first word such as "million", remaining words)."""
     scale = SCALES.get(tokens[0].casefold()) if tokens else None
     return (1, tokens) if scale is None else (scale, tokens[1:])
 
 
 def _is_mark(token: str) -> bool:
-    """Return True for an exponent or a division sign."""
     return token[0] in "/^²³"
 
 

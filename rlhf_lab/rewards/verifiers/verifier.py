@@ -20,6 +20,7 @@ from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.statistics.estimates import floats
+from rlhf_lab.training.run import Run
 
 GradedTriple = tuple[Mapping[str, Any], str, str]
 """(metadata of the row, prompt, response)."""
@@ -39,8 +40,9 @@ class VerifierVerdict:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-class Verifier(Protocol):
-    """Checker of responses. The same arguments always give the same score."""
+@runtime_checkable
+class SimpleVerifier(Protocol):
+    """Verifier that returns the score alone. The same arguments always give the same score."""
 
     def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
         """Return the score in 0…1; see `VerifierVerdict.score`.
@@ -55,24 +57,16 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class DetailedVerifier(Protocol):
-    """Verifier that also reports the parts of its score."""
+    """Verifier that returns the score with its parts."""
 
-    def score(self, metadata: Mapping[str, Any], prompt: str, response: str) -> float:
-        """Return the score; see `Verifier`."""
-        ...
-
-    def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
-        """Return the score with its parts."""
-        ...
+    def verdict(self, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict: ...
 
 
 @runtime_checkable
 class BatchVerifier(Protocol):
     """Verifier that checks many responses at once faster than one by one."""
 
-    def verdicts(self, responses: Sequence[GradedTriple]) -> list[VerifierVerdict]:
-        """Return one verdict per response, in order."""
-        ...
+    def verdicts(self, responses: Sequence[GradedTriple]) -> list[VerifierVerdict]: ...
 
 
 @runtime_checkable
@@ -83,6 +77,8 @@ class AnswerVerifier(Protocol):
         """Return the answer that a response states, with equal texts for equal answers; None if it states none."""
         ...
 
+
+Verifier = SimpleVerifier | DetailedVerifier | BatchVerifier
 
 ABSTAINS = VerifierVerdict(math.nan)
 """Verdict of a verifier that cannot check the row."""
@@ -105,22 +101,13 @@ def check_responses(verifier: Verifier, responses: Sequence[GradedTriple]) -> Re
     """Return the verdicts as arrays; a part that a verdict lacks is NaN."""
     if isinstance(verifier, BatchVerifier):
         verdicts = verifier.verdicts(responses)
+    elif isinstance(verifier, DetailedVerifier):
+        verdicts = [verifier.verdict(*response) for response in responses]
     else:
-        verdicts = [_verdict(verifier, metadata, prompt, response) for metadata, prompt, response in responses]
-    # A dict instead of a set, so that the parts have a stable order.
+        verdicts = [VerifierVerdict(verifier.score(*response)) for response in responses]
     names = dict.fromkeys(name for verdict in verdicts for name in verdict.parts)
-    parts = {}
-    for name in names:
-        values = [verdict.parts.get(name, math.nan) for verdict in verdicts]
-        parts[name] = floats(values)
-    scores = [verdict.score for verdict in verdicts]
-    return RewardBatch(floats(scores), parts)
-
-
-def _verdict(verifier: Verifier, metadata: Mapping[str, Any], prompt: str, response: str) -> VerifierVerdict:
-    if isinstance(verifier, DetailedVerifier):
-        return verifier.verdict(metadata, prompt, response)
-    return VerifierVerdict(verifier.score(metadata, prompt, response))
+    parts = {name: floats([verdict.parts.get(name, math.nan) for verdict in verdicts]) for name in names}
+    return RewardBatch(floats([verdict.score for verdict in verdicts]), parts)
 
 
 class VerifierTermReward:
@@ -133,3 +120,8 @@ class VerifierTermReward:
         """Score episodes. An episode of several turns is checked by its last response."""
         responses = [(episode.task.metadata, episode.prompt, episode.response) for episode in episodes]
         return check_responses(self.verifier, responses)
+
+
+def term_reward(settings: TermSettings, run: Run) -> VerifierTermReward:
+    """Return the reward of the settings: their verifier as a term."""
+    return VerifierTermReward(verifier_of(settings, settings.runs_in(run.config)))

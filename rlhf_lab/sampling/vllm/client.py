@@ -84,7 +84,6 @@ class VllmClient:
     """Client of one server; it may be used from several threads.
 
     Args:
-        url: address of the server, such as http://127.0.0.1:8000.
         timeout_s: maximum seconds of a request, from its start to the last byte of the answer.
     """
 
@@ -101,7 +100,6 @@ class VllmClient:
         self._aborts = 0  # number of calls of `abort`
 
     def is_healthy(self) -> bool:
-        """Return True if the server answers now."""
         try:
             self._request("GET", "/health", None)
         except ServerFailed:
@@ -136,7 +134,6 @@ class VllmClient:
         return list(answer["results"])
 
     def adapters(self) -> list[str]:
-        """Return the names of the adapters that the server has loaded."""
         models = parse_json(self._request("GET", "/v1/models", None))["data"]
         return [model["id"] for model in models if model["id"] != MODEL]
 
@@ -204,13 +201,7 @@ class VllmClient:
         except (OSError, HTTPException) as error:
             raise self.failed(f"does not answer {path} ({type(error).__name__}: {error})") from error
 
-    def _exchange(
-        self,
-        connection: Connection,
-        method: str,
-        path: str,
-        body: bytes | None,
-    ) -> bytes:
+    def _exchange(self, connection: Connection, method: str, path: str, body: bytes | None) -> bytes:
         """Send one request on a connection, which is closed if it breaks. A request that timed out is not repeated."""
         with self._lock:
             self._busy.add(connection)
@@ -237,7 +228,6 @@ class VllmClient:
 
 
 def _reason(response: HTTPResponse, content: bytes) -> str:
-    """Return the reason of a rejected request in one line, with the HTTP status."""
     try:
         error = parse_json(content)
         problem = error["error"]

@@ -62,7 +62,6 @@ def device_here() -> Device:
 
 
 def python_of(directory: Path) -> Path:
-    """Return the path of the interpreter of an environment."""
     return directory / "bin" / "python"
 
 
@@ -99,11 +98,7 @@ def process_environment(device: Device, *path: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not is_own(name)}
     defaults = CPU_VARIABLES if device == "cpu" else {}
     # development mode has the endpoints that replace weights; packages of the user's site must not be imported
-    fixed = {
-        "PYTHONNOUSERSITE": "1",
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-    }
+    fixed = {"PYTHONNOUSERSITE": "1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     if path:
         fixed["PYTHONPATH"] = os.pathsep.join(map(str, path))
     return {**defaults, **VARIABLES, **inherited, **fixed}

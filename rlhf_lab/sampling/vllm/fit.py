@@ -25,9 +25,7 @@ def require(described: Described, dtype: str, config: Mapping[str, Any]) -> None
     """Raise ConfigError unless all servers compute what the trainer computes.
 
     Args:
-        described: description of each server.
         dtype: dtype that the rollout requires.
-        config: config of the trainer's model.
     """
     problems = []
     # identity of a server process → its address, to find two addresses of one server

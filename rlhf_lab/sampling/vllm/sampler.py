@@ -18,8 +18,7 @@ from torch import nn
 from rlhf_lab.core import ranks
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.sharded import at_hand, unsharded
-from rlhf_lab.models.truncation import Truncation
-from rlhf_lab.sampling.local import Samples, allowed_ids, completes_stop, longest_row, own_prompts, require_finite
+from rlhf_lab.sampling.local import LocalSampler, Samples, allowed_ids, longest_row, own_prompts, require_finite
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import NextTurn, RowTokens, end_turn
 from rlhf_lab.sampling.vllm.client import SampledTurn, SamplingParams, ServerFailed
@@ -36,7 +35,6 @@ class OpenRow:
         url: address of the server that samples it.
         seed: seed of the row, from which the seeds of its turns are derived.
         context: token ids of the prompt and of everything added to it.
-        tokens: tokens that were added to the prompt.
         opened: tokens of the first turn that are part of the prompt.
     """
 
@@ -48,69 +46,30 @@ class OpenRow:
     opened: int
 
 
-class VllmSampler:
+class VllmSampler(LocalSampler):
     """Sampler of a model through vLLM servers, which receive its weights when they have different ones.
 
-    Attributes:
-        exact: False, because another program computes the log-probabilities, so they differ from training's.
-
-    Args:
-        stop_ids: tokens that end a turn.
-        allowed: ids of the only tokens that may be sampled; empty allows all.
-        decode: function from token ids to text, for turns that end with a stop text (`rollout.stop`).
+    It is not exact: another program computes the log-probabilities, so they differ from training's.
     """
 
-    exact = False
+    settings: Vllm
 
-    def __init__(
-        self,
-        settings: Vllm,
-        stop_ids: Sequence[int],
-        *,
-        allowed: Sequence[int] = (),
-        decode: Callable[[list[int]], str] | None = None,
-        servers: Servers | None = None,
-    ):
-        self.settings = settings
-        self.stop_ids = tuple(stop_ids)
-        self.truncation = Truncation(tuple(allowed), settings.top_k, settings.top_p)
-        self.decode = decode
+    def __init__(self, settings: Vllm, stop_ids: Sequence[int], *, servers: Servers | None = None, **options: Any):
+        super().__init__(settings, stop_ids, **options)
+        self.exact = False
         self.servers = servers or servers_of(settings)
 
     def sample(
-        self,
-        model: nn.Module,
-        prompts: Sequence[list[int]],
-        group: int,
-        seed: int | Sequence[int],
-        *,
-        temperature: float | None = None,
-        next_turn: NextTurn | None = None,
-        max_turns: int = 1,
-        opened: Sequence[int] | None = None,
+        self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int | Sequence[int], **options: Any
     ) -> Samples:
         """Sample `group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
-        sample_rows = self._prepared(
-            model,
-            prompts,
-            group,
-            seed,
-            temperature,
-            next_turn,
-            max_turns,
-            opened,
-        )
+        sample_rows = self._prepared(model, prompts, group, seed, **options)
         samples = Samples.gathered(prompts, group, sample_rows())
         self.servers.rest()  # `gathered` returns once all processes have their rows, so no server is needed any more
         return samples
 
     def submit(
-        self,
-        model: nn.Module,
-        prompts: Sequence[list[int]],
-        group: int,
-        seed: int | Sequence[int],
-        **options: Any,
+        self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int | Sequence[int], **options: Any
     ) -> Callable[[], Samples]:
         """Start sampling with the model's current weights. Returns a function that waits for the samples.
 
@@ -118,18 +77,11 @@ class VllmSampler:
         never in another thread in parallel with training. The environment behind `next_turn` is called in another
         thread.
         """
-        sample_rows = self._prepared(
-            model,
-            prompts,
-            group,
-            seed,
-            **options,
-        )
+        sample_rows = self._prepared(model, prompts, group, seed, **options)
         wait = self.servers.start_sampling(sample_rows)
         return lambda: Samples.gathered(prompts, group, wait())
 
     def close(self) -> None:
-        """Abandon submitted sampling that has not finished."""
         self.servers.give_up()
 
     def _prepared(
@@ -160,29 +112,13 @@ class VllmSampler:
             for g in range(group):
                 tokens = RowTokens()
                 seed_of_row = row_seed(seed, i, g, group)
-                rows.append(
-                    OpenRow(
-                        i * group + g,
-                        url,
-                        seed_of_row,
-                        list(prompts[i]),
-                        tokens,
-                        opened[i],
-                    )
-                )
+                rows.append(OpenRow(i * group + g, url, seed_of_row, list(prompts[i]), tokens, opened[i]))
         sampling = SamplingParams(
             temperature, self.stop_ids, self.truncation.top_k, self.truncation.top_p, self.truncation.allowed
         )
-        return partial(
-            self._sample_rows,
-            rows,
-            loaded,
-            sampling,
-            next_turn,
-            max_tokens_left,
-        )
+        return partial(self._request_rows, rows, loaded, sampling, next_turn, max_tokens_left)
 
-    def _sample_rows(
+    def _request_rows(
         self,
         rows: list[OpenRow],
         loaded: Loaded,
@@ -213,14 +149,8 @@ class VllmSampler:
         return finished
 
     def _turns(
-        self,
-        rows: Sequence[OpenRow],
-        turn: int,
-        loaded: Loaded,
-        sampling: SamplingParams,
-        max_tokens_left: int,
+        self, rows: Sequence[OpenRow], turn: int, loaded: Loaded, sampling: SamplingParams, max_tokens_left: int
     ) -> list[SampledTurn]:
-        """Return the next turn of each row, sampled in parallel."""
 
         def ask(row: OpenRow) -> SampledTurn:
             capacity = max_tokens_left - row.opened - len(row.tokens.token_ids)
@@ -252,52 +182,25 @@ class VllmSampler:
             # after an error this cancels the requests that have not started; otherwise there are none
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _take(
-        self,
-        row: OpenRow,
-        sampled: SampledTurn,
-        next_turn: NextTurn | None,
-        max_tokens_left: int,
-    ) -> list[int]:
+    def _take(self, row: OpenRow, sampled: SampledTurn, next_turn: NextTurn | None, max_tokens_left: int) -> list[int]:
         """Add a turn to its row. Returns the tokens that the row reads before its next turn; empty at its end."""
-        spoken = sampled.token_ids
-        length = self._length(spoken)
-        row.tokens.token_ids += spoken[:length]
+        length = len(sampled.token_ids)
+        if self.settings.stop:  # a server has no tokenizer, so it samples beyond the first stop text
+            ends = (size for size in range(1, length) if self.ends_text(sampled.token_ids[:size]))
+            length = next(ends, length)
+        spoken = sampled.token_ids[:length]
+        row.tokens.token_ids += spoken
         row.tokens.sampled += [True] * length
         row.tokens.logps += sampled.logps[:length]
-        row.context += spoken[:length]
-        turn_tokens = spoken[:length]
-        finished = turn_tokens[-1] in self.stop_ids or self._ends_text(turn_tokens)
-        return list(
-            end_turn(
-                row.tokens,
-                row.number,
-                spoken[:length],
-                finished=finished,
-                next_turn=next_turn or (lambda number, tokens: ()),
-                max_tokens_left=max_tokens_left - row.opened,
-            )
-        )
-
-    def _length(self, tokens: list[int]) -> int:
-        """Return the number of tokens up to the first stop text. A server has no tokenizer, so it samples beyond it."""
-        if not self.settings.stop:
-            return len(tokens)
-        for length in range(1, len(tokens)):
-            if self._ends_text(tokens[:length]):
-                return length
-        return len(tokens)
-
-    def _ends_text(self, tokens: list[int]) -> bool:
-        return completes_stop(tokens, self.settings.stop, self.decode)
+        row.context += spoken
+        finished = spoken[-1] in self.stop_ids or self.ends_text(spoken)
+        next_turn = next_turn or (lambda number, tokens: ())
+        left = max_tokens_left - row.opened
+        follows = end_turn(row.tokens, row.number, spoken, finished=finished, next_turn=next_turn, max_tokens_left=left)
+        return list(follows)
 
 
-def row_seed(
-    seed: int | Sequence[int],
-    prompt: int,
-    sample: int,
-    group: int,
-) -> int:
+def row_seed(seed: int | Sequence[int], prompt: int, sample: int, group: int) -> int:
     """Return the seed of a row, from the call's seed and its index, or its prompt's seed and its sample index."""
     if isinstance(seed, Sequence):
         return seed_for(seed[prompt], "row", sample)

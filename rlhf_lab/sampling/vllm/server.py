@@ -40,7 +40,6 @@ class Serving:
     Attributes:
         model: directory with a config.json in Hugging Face's format; weights are not read from it.
         dtype: dtype of weights and computation, float32 or bfloat16.
-        device: cpu or cuda.
         context_tokens: maximum number of tokens of a prompt with its response.
         tensor_parallel: number of GPUs, or of processes on a CPU, over which the model is sharded.
         gpu_memory: fraction of the GPU's memory that the server uses.
@@ -58,7 +57,6 @@ class Serving:
     sleeps: bool = False
 
     def arguments(self, host: str, port: int) -> list[str]:
-        """Return the command-line arguments of vLLM's server."""
         values = {
             "model": self.model,
             "served-model-name": MODEL,
@@ -129,13 +127,7 @@ class Server:
             env=_variables(serving, temporary.name),
             start_new_session=True,  # Ctrl-C reaches only this process, which then stops the server
         )
-        self.close = weakref.finalize(
-            self,
-            _end,
-            self._process,
-            self._printed,
-            temporary,
-        )
+        self.close = weakref.finalize(self, _end, self._process, self._printed, temporary)
         started = time.monotonic()
         try:
             self._wait(timeout_s)
@@ -182,18 +174,12 @@ def server_rank(rank: int) -> int:
 
 
 def free_port() -> int:
-    """Return an unused port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
-def serve(
-    serving: Serving,
-    host: str,
-    port: int,
-    directory: Path | None,
-) -> int:
+def serve(serving: Serving, host: str, port: int, directory: Path | None) -> int:
     """Run a server in the foreground until it is stopped. Returns its exit status."""
     with _temporary_dir() as temporary:
         command = [*_command(serving, directory, temporary), *serving.arguments(host, port)]
@@ -208,12 +194,7 @@ def _command(serving: Serving, directory: Path | None, temporary: str) -> list[s
     packages = environment.ENVIRONMENTS[serving.device].ready(directory)
     python = environment.python_of(packages)
     # lab_serve.py stops the server when the process with this id ends
-    return [
-        str(python),
-        str(PLUGIN / "lab_serve.py"),
-        str(os.getpid()),
-        temporary,
-    ]
+    return [str(python), str(PLUGIN / "lab_serve.py"), str(os.getpid()), temporary]
 
 
 def _temporary_dir() -> tempfile.TemporaryDirectory[str]:

@@ -39,12 +39,7 @@ from rlhf_lab.sampling.vllm.client import MODEL, ServerFailed, VllmClient
 from rlhf_lab.sampling.vllm.server import NO_ADAPTERS, Server, Serving, server_rank
 
 Answer = TypeVar("Answer")
-BITS = {
-    1: torch.int8,
-    2: torch.int16,
-    4: torch.int32,
-    8: torch.int64,
-}
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes per number → integer dtype of that size."""
 OF_A_COPY = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Config keys that saving and loading a model change."""
@@ -59,7 +54,6 @@ class Loaded:
     """State of the servers, as every process receives it.
 
     Attributes:
-        urls: addresses of the servers.
         version: version that the servers report for every token sampled with these weights.
         positions: maximum number of tokens of a prompt with its response.
         model: model name in requests: MODEL, or the name of an adapter on it.
@@ -164,7 +158,6 @@ class Servers:
             wait([in_flight], timeout=0.1)
 
     def abort(self) -> None:
-        """Abort all pending requests of this process."""
         with self._lock:
             clients = list(self.clients.values())
         for client in clients:
@@ -283,12 +276,10 @@ class Servers:
         self.sent_s.append(time.monotonic() - started)
 
     def _at_all(self, urls: tuple[str, ...], ask: Callable[[VllmClient], Answer]) -> list[Answer]:
-        """Return the result of `ask` for each server; all servers are queried in parallel."""
         with ThreadPoolExecutor(len(urls)) as pool:
             return list(pool.map(lambda url: ask(self.client(url)), urls))
 
     def _next_name(self) -> str:
-        """Return an unused name for a version of weights or an adapter."""
         self._names += 1
         return f"{self._run}-{self._names}"
 
@@ -351,7 +342,6 @@ class Servers:
 
 
 def _device(model: nn.Module) -> environment.Device:
-    """Return the device of a new server: the device of the model."""
     return "cuda" if next(model.parameters()).device.type == "cuda" else "cpu"
 
 
@@ -377,7 +367,6 @@ def _sums(tensors: Sequence[torch.Tensor]) -> Hashable:
 
 
 def _architecture(model: nn.Module, dtype: str) -> str:
-    """Return the properties for which a server is started, as text."""
     config: Any = model.config
     values = {name: value for name, value in config.to_dict().items() if name not in OF_A_COPY}
     return json.dumps([type(model).__name__, values, dtype], sort_keys=True, default=str)

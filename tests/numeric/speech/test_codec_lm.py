@@ -12,8 +12,7 @@ import torch
 from rlhf_lab.algorithms.preference.dpo import codebooks_separately, objective_of, preference_step
 from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.losses.preference import PREFERENCE_LOSSES, PairInputs, PairTokens
-from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.losses.preference import PREFERENCE_LOSSES, PairInputs, PairLogps, PairTokens
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.pair_rows import pair_logps, response_logps

@@ -103,9 +103,9 @@ def row(*named) -> dict:
 def test_every_instruction_followed_and_not(name, arguments, follows, breaks):
     verifier = IFEvalVerifier(IFEval())
     metadata = row((name, arguments))
-    assert verifier.score(metadata, "p", follows) == 1
-    assert verifier.score(metadata, "p", breaks) == 0
-    assert verifier.score(metadata, "p", " \n") == 0  # an empty response follows nothing
+    assert verifier.verdict(metadata, "p", follows).score == 1
+    assert verifier.verdict(metadata, "p", breaks).score == 0
+    assert verifier.verdict(metadata, "p", " \n").score == 0  # an empty response follows nothing
 
 
 @pytest.mark.skipif(find_spec("langdetect") is None, reason="pip install 'rlhf_lab[ifeval]'")
@@ -113,9 +113,11 @@ def test_every_instruction_followed_and_not(name, arguments, follows, breaks):
 def test_instructions_about_the_language(name, arguments, follows, breaks):
     verifier = IFEvalVerifier(IFEval(languages="langdetect"))
     metadata = row((name, arguments))
-    assert verifier.score(metadata, "p", follows) == 1
-    assert verifier.score(metadata, "p", breaks) == 0
-    assert verifier.score(row(("language:response_language", {"language": "en"})), "p", "123") == 1  # nobody can tell
+    assert verifier.verdict(metadata, "p", follows).score == 1
+    assert verifier.verdict(metadata, "p", breaks).score == 0
+    assert (
+        verifier.verdict(row(("language:response_language", {"language": "en"})), "p", "123").score == 1
+    )  # nobody can tell
 
 
 def test_sentences():
@@ -159,10 +161,10 @@ def test_rows_of_tables_and_of_csv_files():
 
 def test_rows_that_cannot_be_checked_are_unscored_whatever_the_reply():
     verifier = IFEvalVerifier(IFEval())
-    assert math.isnan(verifier.score({}, "p", "reply"))
+    assert math.isnan(verifier.verdict({}, "p", "reply").score)
     metadata = row(("punctuation:no_comma", {}), ("change_case:english_capital", {}))
-    assert math.isnan(verifier.score(metadata, "p", "small, letters"))
-    assert math.isnan(verifier.score(metadata, "p", "CAPITAL LETTERS"))
+    assert math.isnan(verifier.verdict(metadata, "p", "small, letters").score)
+    assert math.isnan(verifier.verdict(metadata, "p", "CAPITAL LETTERS").score)
 
 
 @pytest.mark.parametrize(

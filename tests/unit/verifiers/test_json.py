@@ -34,7 +34,7 @@ def test_json_that_is_not_valid(response):
     verdict = JsonVerifier(Json(parses=0.2)).verdict(FACTS, "p", response)
     assert verdict.parts == {"parses": 1, "valid": 0}
     assert verdict.score == 0.2
-    assert JsonVerifier(Json()).score(FACTS, "p", response) == 0
+    assert JsonVerifier(Json()).verdict(FACTS, "p", response).score == 0
 
 
 @pytest.mark.parametrize("response", NO_JSON, ids=lambda response: response[:20])
@@ -54,31 +54,33 @@ def test_where_the_json_is():
 
 
 def test_a_schema_as_text_one_for_all_rows_and_none():
-    assert JsonVerifier(Json()).score({"schema": '{"type": "array"}'}, "p", "[]") == 1
+    assert JsonVerifier(Json()).verdict({"schema": '{"type": "array"}'}, "p", "[]").score == 1
     general = JsonVerifier(Json(schema='{"type": "array"}'))
-    assert general.score({}, "p", "[]") == general.score({"schema": None}, "p", "[]") == 1  # null in a table
-    assert general.score(FACTS, "p", "[]") == 0  # the row's own schema counts
-    assert math.isnan(JsonVerifier(Json()).score({}, "p", "[]"))
-    assert JsonVerifier(Json(column="form")).score({"form": {"type": "array"}, "schema": POINT}, "p", "[]") == 1
-    assert JsonVerifier(Json()).score({"schema": {}}, "p", "null") == 1  # {} accepts every value
+    assert (
+        general.verdict({}, "p", "[]").score == general.verdict({"schema": None}, "p", "[]").score == 1
+    )  # null in a table
+    assert general.verdict(FACTS, "p", "[]").score == 0  # the row's own schema counts
+    assert math.isnan(JsonVerifier(Json()).verdict({}, "p", "[]").score)
+    assert JsonVerifier(Json(column="form")).verdict({"form": {"type": "array"}, "schema": POINT}, "p", "[]").score == 1
+    assert JsonVerifier(Json()).verdict({"schema": {}}, "p", "null").score == 1  # {} accepts every value
 
 
 @pytest.mark.parametrize(
     ("response", "score"), [("19.99", 1), ("1e2", 1), ("1" + "0" * 400, 1), ("19.999", 0), ('"x"', 1)]
 )
 def test_multiples_are_exact(response, score):
-    assert JsonVerifier(Json()).score({"schema": {"multipleOf": 0.01}}, "p", response) == score
+    assert JsonVerifier(Json()).verdict({"schema": {"multipleOf": 0.01}}, "p", response).score == score
 
 
 @pytest.mark.parametrize("schema", [{"type": "obect"}, "{", {"properties": 3}])
 def test_a_row_whose_schema_is_none(schema):
     with pytest.raises(DataError, match="not a JSON schema"):
-        JsonVerifier(Json()).score({"schema": schema}, "p", "{}")
+        JsonVerifier(Json()).verdict({"schema": schema}, "p", "{}")
 
 
 def test_nothing_is_fetched():
     with pytest.raises(DataError, match="refers to another document"):
-        JsonVerifier(Json()).score({"schema": {"$ref": "https://example.invalid/schema.json"}}, "p", "{}")
+        JsonVerifier(Json()).verdict({"schema": {"$ref": "https://example.invalid/schema.json"}}, "p", "{}")
 
 
 @pytest.mark.parametrize("values", [{"parses": 1.0}, {"parses": -0.1}, {"schema": "[]"}, {"schema": "{"}])

@@ -105,7 +105,7 @@ def test_numbers_and_words_need_no_library(gold, stated, same):
     assert exactly_same(gold, stated) is same
     assert exactly_same(stated, gold) is same
     exact = MathVerifier(Math(equivalence="exact"))
-    assert exact.score({"answer": gold}, "p", rf"\boxed{{{stated}}}") == float(same is True)
+    assert exact.verdict({"answer": gold}, "p", rf"\boxed{{{stated}}}").score == float(same is True)
 
 
 def test_plain_numbers_are_exact():
@@ -175,7 +175,7 @@ OTHER = [
 @pytest.mark.parametrize(("gold", "stated"), SAME)
 def test_the_same_mathematics(verifier, gold, stated):
     assert verifier.equal(gold, stated) is True
-    assert verifier.score({"answer": gold}, "p", f"#### {stated}") == 1
+    assert verifier.verdict({"answer": gold}, "p", f"#### {stated}").score == 1
 
 
 @pytest.mark.parametrize(("gold", "stated"), OTHER)
@@ -262,17 +262,17 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(equivalence, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"pip install 'rlhf_lab\[math\]'"):
         MathVerifier(Math())
-    assert MathVerifier(Math(equivalence="exact")).score({"answer": 7}, "p", "#### 7") == 1
+    assert MathVerifier(Math(equivalence="exact")).verdict({"answer": 7}, "p", "#### 7").score == 1
     assert equivalence_worker.__doc__
 
 
 def test_rows_without_an_answer_are_unscored_and_odd_ones_are_errors():
     verifier = MathVerifier(Math(equivalence="exact"))
-    assert math.isnan(verifier.score({}, "p", "#### 7"))
-    assert math.isnan(verifier.score({"answer": " "}, "p", "#### 7"))
-    assert verifier.score({"answer": 7.0}, "p", "#### 7") == 1
-    assert verifier.score({"answer": r"So \boxed{7}."}, "p", "#### 7") == 1
-    assert verifier.score({"answer": "3 + 4 = 7\n#### 7"}, "p", "#### 7") == 1
+    assert math.isnan(verifier.verdict({}, "p", "#### 7").score)
+    assert math.isnan(verifier.verdict({"answer": " "}, "p", "#### 7").score)
+    assert verifier.verdict({"answer": 7.0}, "p", "#### 7").score == 1
+    assert verifier.verdict({"answer": r"So \boxed{7}."}, "p", "#### 7").score == 1
+    assert verifier.verdict({"answer": "3 + 4 = 7\n#### 7"}, "p", "#### 7").score == 1
     assert verifier.verdict({"answer": 7}, "p", "seven").parts == {"stated": 0, "undecided": 0}
     with pytest.raises(DataError, match="expected text or a number"):
-        verifier.score({"answer": [7]}, "p", "#### 7")
+        verifier.verdict({"answer": [7]}, "p", "#### 7")

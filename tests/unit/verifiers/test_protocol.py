@@ -19,7 +19,7 @@ from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified
 from rlhf_lab.rewards.verifiers.settings import Json
-from rlhf_lab.rewards.verifiers.verifier import VerifierTermReward, check_responses, verifier_of
+from rlhf_lab.rewards.verifiers.verifier import VerifierTermReward, VerifierVerdict, check_responses, verifier_of
 from rlhf_lab.training.run import Run
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
@@ -47,6 +47,15 @@ def test_a_verifier_of_one_number_is_enough():
     unscored = reward(said(["p"], ["ab"]))
     assert math.isnan(unscored.total_N[0])
     assert (reward.scored, reward.abstained) == (3, 1)
+
+
+def test_a_verifier_of_a_verdict_needs_no_score():
+    class Detailed:
+        def verdict(self, metadata, prompt, response):
+            return VerifierVerdict(0.5, {"length": len(response)})
+
+    batch = VerifierTermReward(Detailed()).score_episodes(said(["p"], ["ab"]))
+    assert (batch.total_N.tolist(), batch.parts["length"].tolist()) == ([0.5], [2])
 
 
 def test_parts_that_a_verdict_lacks_are_unknown_there():

@@ -151,7 +151,7 @@ def test_the_same_quantity_needs_no_library(gold, stated):
     exact = MathVerifier(Math(equivalence="exact"))
     assert exact.equal(gold, stated) is True
     assert exact.equal(stated, gold) is True
-    assert exact.score({"answer": gold}, "p", f"#### {stated}") == 1
+    assert exact.verdict({"answer": gold}, "p", f"#### {stated}").score == 1
 
 
 @pytest.mark.parametrize(("gold", "stated"), OTHER)
@@ -164,7 +164,7 @@ def test_other_quantities(gold, stated):
 def test_nor_does_the_library_take_them_for_equal(verifier, gold, stated):
     assert not verifier.equal(gold, stated)
     assert not verifier.equal(stated, gold)
-    assert verifier.score({"answer": gold}, "p", f"#### {stated}") == 0
+    assert verifier.verdict({"answer": gold}, "p", f"#### {stated}").score == 0
 
 
 @pytest.mark.parametrize(("gold", "stated", "same"), BY_THE_LIBRARY)
