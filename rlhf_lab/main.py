@@ -230,9 +230,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return _show_hydra_output(arguments)
     problems: list[str] = []
     launched_with = accelerate.overrides(
-        os.environ,
-        flags.overrides,
-        lambda words: _sharding_kind(words, flags.config_dir),
+        os.environ, flags.overrides, lambda words: _sharding_kind(words, flags.config_dir)
     )
     added_overrides = [setting.override for setting in launched_with]
     invocation.add_arguments(added_overrides)

@@ -33,13 +33,7 @@ def build(
     count = values_LSM4.shape[1]
     jobs = len(levels) * count
     names = [str(level) for level in levels]
-    columns: dict[str, object] = {
-        "index": range(jobs),
-        "status": COMPLETED,
-        "error": "",
-        "run": None,
-        "changed": "",
-    }
+    columns: dict[str, object] = {"index": range(jobs), "status": COMPLETED, "error": "", "run": None, "changed": ""}
     for m, metric in enumerate(metrics):
         for position, suffix in enumerate(("", "/low", "/high", "/n")):
             column = values_LSM4[:, :, m, position].ravel()

@@ -10,12 +10,7 @@ from rlhf_lab.core.console import console
 
 PAIRS = 2400
 """Number of training pairs: 15 % of those of the recipe, so that the run takes about a minute."""
-SIZE = (
-    f"data.train_pairs={PAIRS}",
-    "data.test_pairs=300",
-    "evaluation.prompts=150",
-    "evaluation.samples_per_prompt=2",
-)
+SIZE = (f"data.train_pairs={PAIRS}", "data.test_pairs=300", "evaluation.prompts=150", "evaluation.samples_per_prompt=2")
 INTRODUCTION = f"""\
 A complete example in a simulated world whose true reward is known. It takes about a minute on 2 idle cores and
 downloads nothing. A language model of 0.2 million parameters is trained from nothing:

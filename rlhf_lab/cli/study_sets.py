@@ -35,9 +35,7 @@ class StudySet:
 
 
 ABLATIONS = StudySet(
-    "ablations",
-    "Ablations",
-    ("study/ensemble_lambda", "study/buffers", "study/mix_ratio", "study/reward_weights"),
+    "ablations", "Ablations", ("study/ensemble_lambda", "study/buffers", "study/mix_ratio", "study/reward_weights")
 )
 TRANSFER = StudySet(
     "transfer",

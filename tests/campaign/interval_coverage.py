@@ -56,16 +56,7 @@ class Sizes:
 
 
 QUICK = Sizes(
-    pool=10,
-    laboratories=1,
-    studies=1,
-    corpora=1,
-    trainings=3,
-    prompts=40,
-    given=1,
-    tables=2,
-    rates=1,
-    families=1,
+    pool=10, laboratories=1, studies=1, corpora=1, trainings=3, prompts=40, given=1, tables=2, rates=1, families=1
 )
 GIVEN_PROMPTS = (30, 128, 500)
 INTRO = """# Coverage

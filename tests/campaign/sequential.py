@@ -212,11 +212,7 @@ def some_true(studies: int) -> Table:
             "in which one of the other three is decided, and share of the existing ones that are decided. Normal "
             f"differences; {studies} studies per cell."
         ),
-        header=(
-            "difference",
-            *(f"wrong, {n} seeds" for n in HORIZONS),
-            *(f"decided, {n} seeds" for n in HORIZONS),
-        ),
+        header=("difference", *(f"wrong, {n} seeds" for n in HORIZONS), *(f"decided, {n} seeds" for n in HORIZONS)),
         rows=tuple(rows),
         findings=(f"If three of six differences exist, one of the others is decided in {span(found)} of studies.",),
     )

@@ -67,10 +67,7 @@ REFUSED: dict[str, dict[str, tuple[str, ...]]] = {
         "length_head": ("algorithm.length_head=true",),
         "confidence_weight": ("algorithm.confidence_weight=0.1",),
     },
-    "dpo": {
-        "optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02"),
-        "logps": ("algorithm.logps=mean",),
-    },
+    "dpo": {"optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02"), "logps": ("algorithm.logps=mean",)},
     "kto": {
         "optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02"),
         "micro_batch_tokens": ("algorithm.micro_batch_tokens=512",),

@@ -12,11 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import (
-    prepare_deepspeed_cmd_env,
-    prepare_multi_gpu_env,
-    prepare_simple_launcher_cmd_env,
-)
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import preflight
@@ -79,11 +75,7 @@ def environment(tmp_path, monkeypatch):
     return prepare
 
 
-def added(
-    environment: dict[str, str],
-    *typed: str,
-    strategy: str = "none",
-) -> list[str]:
+def added(environment: dict[str, str], *typed: str, strategy: str = "none") -> list[str]:
     """Return the overrides that accelerate adds to a command whose composed `sharding` is `strategy`."""
     settings = accelerate.overrides(environment, typed, lambda words: strategy)
     return [setting.override for setting in settings]
@@ -95,12 +87,7 @@ def started(environment: dict[str, str], processes: int = 2) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "option"),
-    [
-        ("FULL_SHARD", "fsdp_full"),
-        ("SHARD_GRAD_OP", "fsdp_grad_op"),
-        ("NO_SHARD", "ddp"),
-    ],
+    ("strategy", "option"), [("FULL_SHARD", "fsdp_full"), ("SHARD_GRAD_OP", "fsdp_grad_op"), ("NO_SHARD", "ddp")]
 )
 def test_fsdp_1(environment, strategy, option):
     variables = environment(distributed_type="FSDP", fsdp_config={**FSDP_1, "fsdp_sharding_strategy": strategy})

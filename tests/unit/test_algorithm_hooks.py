@@ -7,8 +7,7 @@ from rlhf_lab.training.loop import Algorithm
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("begin", "start"), ("ended", "finished"), ("due", "evaluation_due"), ("frozen", "frozen_modules")],
+    ("old", "new"), [("begin", "start"), ("ended", "finished"), ("due", "evaluation_due"), ("frozen", "frozen_modules")]
 )
 def test_a_hook_of_an_earlier_version_is_refused_with_its_new_name(old, new):
     with pytest.raises(ConfigError, match=rf"Mine\.{old}\(\) is no longer called; rename it to {new}\(\)"):

@@ -21,12 +21,7 @@ from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
 from rlhf_lab.rewards.criteria.design import CriteriaReward
 from rlhf_lab.rewards.criteria.design import build as build_design
-from rlhf_lab.rewards.criteria.model import (
-    CriteriaModel,
-    bradley_terry_weights,
-    hand_weighted,
-    kept_criteria,
-)
+from rlhf_lab.rewards.criteria.model import CriteriaModel, bradley_terry_weights, hand_weighted, kept_criteria
 from rlhf_lab.rewards.criteria.sets import REVIEWS, TEXT, criteria_of, review_criteria, text_criteria
 from rlhf_lab.rewards.criteria.settings import Design
 
@@ -53,14 +48,7 @@ def test_criteria_by_hand():
     prompt = "\n\nHuman: What is the best soil for roses?\n\nAssistant:"
     values = dict(zip(TEXT, text_criteria(prompt, "Great question! Roses like soil. Feel free to ask"), strict=True))
     # "roses" alone has five letters
-    assert values == {
-        "words": 9,
-        "on_topic": 1.0,
-        "varied": 1.0,
-        "finished": 0.0,
-        "hollow_opening": 1.0,
-        "offers": 1.0,
-    }
+    assert values == {"words": 9, "on_topic": 1.0, "varied": 1.0, "finished": 0.0, "hollow_opening": 1.0, "offers": 1.0}
     assert text_criteria(prompt, "") == (0, 0, 0, 0, 0, 0)
 
 

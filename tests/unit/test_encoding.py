@@ -20,11 +20,7 @@ TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-MAKERS = {
-    "trained": lambda texts: train_tokenizer(texts, 4096),
-    "gpt2": gpt2_tokenizer,
-    "llama": llama_tokenizer,
-}
+MAKERS = {"trained": lambda texts: train_tokenizer(texts, 4096), "gpt2": gpt2_tokenizer, "llama": llama_tokenizer}
 
 
 @pytest.fixture(params=sorted(MAKERS))

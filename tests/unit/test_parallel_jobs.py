@@ -136,12 +136,7 @@ def test_a_worker_ends_with_its_job_where_the_sweep_has_ended(study, job, monkey
 
 @pytest.mark.parametrize(
     ("variable", "expected"),
-    [
-        ("0,1,2", ["0", "1", "2"]),
-        ("", []),
-        ("1,-1,2", ["1"]),
-        ("GPU-a, GPU-b", ["GPU-a", "GPU-b"]),
-    ],
+    [("0,1,2", ["0", "1", "2"]), ("", []), ("1,-1,2", ["1"]), ("GPU-a, GPU-b", ["GPU-a", "GPU-b"])],
 )
 def test_gpus_of_the_variable_are_read_as_cuda_reads_them(variable, expected):
     assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": variable}) == expected

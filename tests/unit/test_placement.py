@@ -23,11 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs/results/memory_recipes.md"
 
 @pytest.mark.parametrize(
     ("recipe", "model", "rank", "card", "devices"),
-    [
-        ("grpo", QWEN_7B, 16, "24 GB", 1),
-        ("grpo", LLAMA_8B, 0, "80 GB", 4),
-        ("ppo", LLAMA_8B, 0, "80 GB", 8),
-    ],
+    [("grpo", QWEN_7B, 16, "24 GB", 1), ("grpo", LLAMA_8B, 0, "80 GB", 4), ("ppo", LLAMA_8B, 0, "80 GB", 8)],
 )
 def test_large_models_fit_the_cards_that_people_have(
     recipe: str, model: str, rank: int, card: str, devices: int

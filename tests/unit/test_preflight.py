@@ -126,10 +126,7 @@ def test_an_adapter_is_judged_with_its_base(tmp_path):
 
 
 def test_a_reward_model_has_a_head_and_a_policy_has_none(tmp_path):
-    policy, reward = (
-        model_dir(tmp_path / "policy"),
-        model_dir(tmp_path / "reward", ("wte.weight", "score.weight")),
-    )
+    policy, reward = (model_dir(tmp_path / "policy"), model_dir(tmp_path / "reward", ("wte.weight", "score.weight")))
     assert not problems("grpo", f"needs.policy={policy}", f"needs.reward={reward}", *SMALL)
     found = problems("grpo", f"needs.policy={reward}", f"needs.reward={policy}", *SMALL)
     assert "policy is not a reward model: it has no head" in found

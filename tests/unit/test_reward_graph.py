@@ -85,8 +85,7 @@ class Turns:
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "of_turns", "total"),
-    [("weighted_sum", [4.0, -4.0, 15.0], 15.0), ("mean", [1.0, -1.0, 3.75], 3.75)],
+    ("aggregate", "of_turns", "total"), [("weighted_sum", [4.0, -4.0, 15.0], 15.0), ("mean", [1.0, -1.0, 3.75], 3.75)]
 )
 def test_rewards_of_turns_are_weighed_and_divided_like_the_total(aggregate, of_turns, total):
     """Weights 3 and 1: 3·1 + 1, 3·(−2) + 2, 3·6 − 3 and their sum; `mean` divides each by 3 + 1."""

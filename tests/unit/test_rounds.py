@@ -60,11 +60,7 @@ def test_a_round_that_was_trained_on_is_not_guessed(files, state):
 )
 def test_the_steps_of_a_round_count_its_corpus_pairs(prompts, fraction, updates, batch_size, steps, monkeypatch):
     settings = IterativeDPO(
-        rounds=3,
-        prompts_per_round=prompts,
-        corpus_fraction=fraction,
-        updates_per_pair=updates,
-        batch_size=batch_size,
+        rounds=3, prompts_per_round=prompts, corpus_fraction=fraction, updates_per_pair=updates, batch_size=batch_size
     )
 
     def start(algorithm, settings, run):
