@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from rlhf_lab.config.overrides import MISSING, value_at
+
 MAX_SUGGESTIONS = 3
 """Maximum number of keys that a hint names."""
 
@@ -150,11 +152,12 @@ def hint(key: str, values: Mapping[str, Any]) -> str:
     parent, _, name = key.rpartition(".")
     targets = [parent + target if target.startswith(".") else target for target in OTHER_NAMES.get(name, ())]
     targets = [target for target in targets if target != key]
-    existing = [target for target in targets if _exists(target, values)]
+    existing = [target for target in targets if value_at(values, target, MISSING) is not MISSING]
     if existing:
         return f"; it is called {' and '.join(existing if tuple(targets) in TOGETHER else existing[:1])} here"
     # Next, look for a misspelling in the same section.
-    names = list(_keys_at(parent, values))
+    section = value_at(values, parent) if parent else values
+    names = map(str, section) if isinstance(section, Mapping) else ()
     close = get_close_matches(name, names, n=MAX_SUGGESTIONS, cutoff=0.6)
     if close:
         return f"; did you mean {' or '.join(close)}?"
@@ -166,26 +169,6 @@ def hint(key: str, values: Mapping[str, Any]) -> str:
         missing = ", which the chosen options do not have" if values else ""
         return f"; it is called {targets[0]} here{missing}"
     return ""
-
-
-def _node(path: str, values: Mapping[str, Any]) -> Any:
-    """Return the value at a dotted path, or None."""
-    node: Any = values
-    for name in filter(None, path.split(".")):
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return node
-
-
-def _keys_at(path: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the mapping at a dotted path."""
-    node = _node(path, values)
-    return [str(key) for key in node] if isinstance(node, Mapping) else []
-
-
-def _exists(path: str, values: Mapping[str, Any]) -> bool:
-    """Return True if a dotted path exists."""
-    parent, _, name = path.rpartition(".")
-    return name in _keys_at(parent, values)
 
 
 def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
