@@ -21,6 +21,7 @@ from rich.table import Table
 
 from rlhf_lab.config import check, compose, docstrings, inventory, registry, root, schema, words
 from rlhf_lab.config.overrides import literal, value_at
+from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.ranges import range_texts
 
@@ -56,6 +57,15 @@ class Setting:
     readers: tuple[str, ...]
     origin: str
     choices: tuple[str, ...]
+
+
+def explain_command(arguments: Sequence[str]) -> None:
+    """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: list settings and their meaning.
+
+    Each setting is shown with its type, default, value under the named choices (now), unit, range, meaning, source, and
+    the component that reads it. Without arguments: the groups and sections.
+    """
+    console.print(explain(arguments), soft_wrap=False)
 
 
 def explain(arguments: Sequence[str]) -> Group:

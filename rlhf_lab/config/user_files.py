@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.base import Container
 from omegaconf.errors import OmegaConfBaseException
 
-from rlhf_lab.config.files import read_yaml
+from rlhf_lab.config.inventory import read_yaml
 from rlhf_lab.core.errors import ConfigError
 
 HEADER_CHARACTERS = 512
