@@ -75,6 +75,6 @@ CORE = Pack(
     # Checks that depend on this machine, such as files and services.
     preflight=("rlhf_lab.monitoring.alerts:problems", "rlhf_lab.rewards.external.trial:problems"),
     # Source files of the user's own code that a stage runs.
-    code_files=("rlhf_lab.data.environment_settings:code_files", "rlhf_lab.rewards.external.trial:code_files"),
+    code_files=("rlhf_lab.data.file_settings:code_files", "rlhf_lab.rewards.external.trial:code_files"),
 )
 """Contributions of the core."""

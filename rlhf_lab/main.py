@@ -350,11 +350,10 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
     # Imported here because they import torch, which is not needed for a stored result or a wrong command.
     with without_collector():
         from rlhf_lab.core import ranks
-        from rlhf_lab.memory.check import memory_lines
+        from rlhf_lab.memory.neutral import memory_lines
         from rlhf_lab.stages import side_by_side
         from rlhf_lab.stages.execute import ensure
-        from rlhf_lab.stages.launch.processes import check_launch
-        from rlhf_lab.stages.launch.threads import set_threads
+        from rlhf_lab.stages.launch.processes import check_launch, set_threads
         from rlhf_lab.training.loop import Interrupted, Paused
 
     check_launch(stage.config)

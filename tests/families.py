@@ -58,6 +58,16 @@ def random_model(family: str, **changes: Any) -> nn.Module:
     return model
 
 
+@torch.no_grad()
+def forward_logps(model: Any, rows: list[tuple[list[int], list[int]]]) -> torch.Tensor:
+    """Row by row through Hugging Face's forward: float64 log-softmax of the logits before each response token."""
+    logps = []
+    for prompt, response in rows:
+        table_TV = model(torch.tensor([prompt + response])).logits[0].double().log_softmax(-1)
+        logps.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(response)[:, None])[:, 0])
+    return torch.cat(logps)
+
+
 def save(family: str, directory: Path) -> Path:
     """A checkpoint with a tokenizer."""
     tokenizer = gpt2_tokenizer(TEXTS)

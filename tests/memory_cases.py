@@ -14,7 +14,15 @@ from typing import Any
 import torch
 from live_bytes import LiveBytes
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GPT2Config,
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 from transformers.utils import logging
 
 from rlhf_lab.algorithms.policy_gradient.critic import Critic
@@ -36,7 +44,7 @@ from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
 from rlhf_lab.models.lora import add_adapter, twin, without_adapter
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.models.sharded import checkpoint_blocks
+from rlhf_lab.models.sharded import blocks, checkpoint_blocks
 from rlhf_lab.models.shared_prompt import can_take_two_passes
 from rlhf_lab.models.weights import store
 from rlhf_lab.sampling.local import LocalSampler
@@ -101,6 +109,35 @@ def token_batch(rows: Rows, vocabulary: int, device: str = "cpu") -> TokenBatch:
     distinct = rows.prompts or rows.rows
     prompts = [ids(rows.prompt) for _ in range(distinct)]
     return TokenBatch.from_rows([(prompts[i % distinct], ids(rows.response)) for i in range(rows.rows)], device)
+
+
+@contextmanager
+def saved_for_backward(skipped: Callable[[Tensor], bool]) -> Iterator[dict[int, Tensor]]:
+    """Storage → tensor that autograd keeps of the passes in the block, without those for which `skipped` is True."""
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if not skipped(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield kept
+
+
+def nbytes(kept: dict[int, Tensor]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def require_counted(shape: ModelShape, config: Any) -> None:
+    """A shape has as many parameters as transformers makes, with an output head and with a scalar one."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        config.num_labels = 3
+        scored = AutoModelForSequenceClassification.from_config(config)
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert shape.scalar(3).parameters == sum(p.numel() for p in scored.parameters())
+    assert shape.block == sum(p.numel() for p in blocks(model)[0].parameters())
 
 
 class Meter:

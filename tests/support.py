@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,19 @@ def said(prompts: Sequence[str], responses: Sequence[str], **columns: Sequence[A
     metadata = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     metadata = metadata or [{} for _ in prompts]
     return [Episode(Task(p, f), p, response) for p, f, response in zip(prompts, metadata, responses, strict=True)]
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def public_data(*names: str) -> Path:
+    """The directory of the public data sets; a test that needs files which are not there is skipped."""
+    directory = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if missing := [name for name in names if not (directory / name).exists()]:
+        pytest.skip(f"{', '.join(missing)} is not in {directory}; set RLHF_LAB_DATA to the public data sets")
+    return directory
 
 
 def write_pairs(path: Path, rows: Sequence[tuple[str, str, str]]) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ import numpy as np
 from rlhf_lab.statistics.inference import clustered_mean
 
 POLICIES = ("SFT", "one-pass DPO", "iteration 1", "iteration 2", "iteration 3")
+
+
+@contextmanager
+def edited(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object of a file, and write it back with the changes."""
+    content = json.loads(file.read_text())
+    yield content
+    file.write_text(json.dumps(content))
 
 
 def edit(file: Path, **changes: Any) -> dict[str, Any]:

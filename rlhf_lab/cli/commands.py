@@ -38,9 +38,8 @@ def audit_command(arguments: Sequence[str]) -> None:
     counted too. `against` names files of evaluation prompts (columns prompt or question) that no training row may
     contain.
     """
-    from rlhf_lab.data.audit import audit
-    from rlhf_lab.data.audit_report import render
-    from rlhf_lab.data.contamination import EvaluationItems, read_items
+    from rlhf_lab.data.audit import audit, render
+    from rlhf_lab.data.duplicates import EvaluationItems, read_items
 
     files = [file for item in arguments if item.startswith("against=") for file in item[8:].split(",")]
     arguments = [item for item in arguments if not item.startswith("against=")]

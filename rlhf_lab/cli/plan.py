@@ -17,8 +17,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import write_text
 from rlhf_lab.core.progress import tracked
 from rlhf_lab.memory import recipe_table
-from rlhf_lab.memory.device import Device, device, processes
-from rlhf_lab.memory.devices import CARD_GB
+from rlhf_lab.memory.devices import CARD_GB, Device, device, processes
 from rlhf_lab.memory.fit import min_devices, smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.show import size, stage_lines, stage_table

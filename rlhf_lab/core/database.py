@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rlhf_lab.core.text import well_formed_value
@@ -39,3 +40,16 @@ def write_ahead(connection: sqlite3.Connection, patience_s: float) -> None:
             if "locked" not in str(error) or time.monotonic() > end:
                 raise
             time.sleep(RETRY_S)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Open a transaction: one writer at a time, so what it reads stays true. It is rolled back if the block fails."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite rolls back by itself if the disk is full
+            connection.execute("ROLLBACK")
+        raise

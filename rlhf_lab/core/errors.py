@@ -6,6 +6,7 @@ Each error also inherits the standard-library error it refines, so that generic 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 
@@ -86,6 +87,14 @@ class MissingDependency(LabError, ImportError):
 
     def __init__(self, feature: str, install: str):
         super().__init__(f"{feature} needs a library that is not installed. Run: pip install {install}")
+
+
+def import_optional(name: str) -> Any:
+    """Import an optional library. Raises MissingDependency if it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingDependency(*OPTIONAL[name]) from error
 
 
 class NumericError(LabError, ArithmeticError):

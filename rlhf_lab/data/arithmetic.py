@@ -7,12 +7,11 @@ both responses of a pair may be wrong, and there is no `p_chosen`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.loading import fingerprint, sampled_splits
+from rlhf_lab.data.loading import sampled_splits, world_corpus
 from rlhf_lab.data.world_settings import ArithmeticData
 from rlhf_lab.environments.arithmetic.world import VERSION, ArithmeticWorld
 
@@ -29,30 +28,19 @@ def build(settings: ArithmeticData) -> Corpus:
     )
     sizes = settings.train_problems, settings.test_problems
     pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
-    # repr(settings) includes settings that do not change the texts, e.g. the oracle's temperature
-    content = f"arithmetic world {VERSION} {settings!r} {fingerprint(**pairs)}"
-    return Corpus(
-        name="arithmetic",
-        train=pairs["train"],
-        test=pairs["test"],
-        fingerprint=sha256(content.encode()).hexdigest(),
-        oracle=world,
-        # both splits: rewards read the answers of train prompts, metrics those of test prompts
-        answers={pair.prompt: pair.meta["answer"] for split in pairs.values() for pair in split},
-        report=report,
-    )
+    # both splits: rewards read the answers of train prompts, metrics those of test prompts
+    answers = {pair.prompt: pair.meta["answer"] for split in pairs.values() for pair in split}
+    described = f"arithmetic world {VERSION}"
+    return world_corpus("arithmetic", described, settings, pairs, report, oracle=world, answers=answers)
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     """Return statistics of the pairs of a split: fractions in 0…1, and the mean number of steps."""
     metas = [pair.meta for pair in pairs]
-    right_answers = [meta["correct_chosen"] for meta in metas]
-    right_steps_chosen = [right for meta in metas for right in meta["steps_chosen"]]
-    right_steps_rejected = [right for meta in metas for right in meta["steps_rejected"]]
-    steps = [len(meta["steps_chosen"]) for meta in metas]
-    return {
-        "share of chosen with the right answer": float(np.mean(right_answers)),
-        "share of right steps, chosen": float(np.mean(right_steps_chosen)),
-        "share of right steps, rejected": float(np.mean(right_steps_rejected)),
-        "steps per solution": float(np.mean(steps)),
+    values: dict[str, list[float]] = {
+        "share of chosen with the right answer": [meta["correct_chosen"] for meta in metas],
+        "share of right steps, chosen": [right for meta in metas for right in meta["steps_chosen"]],
+        "share of right steps, rejected": [right for meta in metas for right in meta["steps_rejected"]],
+        "steps per solution": [len(meta["steps_chosen"]) for meta in metas],
     }
+    return {name: float(np.mean(each)) for name, each in values.items()}

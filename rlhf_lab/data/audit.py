@@ -11,17 +11,18 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data import split_rows as replies
 from rlhf_lab.data import transcript
-from rlhf_lab.data.audit_report import DROPPED, SPLITS, AuditReport, AuditResult, render
-from rlhf_lab.data.contamination import EvaluationItems
+from rlhf_lab.data.duplicates import EvaluationItems
 from rlhf_lab.data.loading import short_digest
-
-__all__ = ["AuditReport", "AuditResult", "audit", "render"]
 
 Encode = Callable[[str, str, int], tuple[Sequence[int], Sequence[int]]]
 # Control tokens of common chat templates (Llama, Gemma, Mistral, ChatML), as they appear in scraped text.
@@ -35,10 +36,7 @@ PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
     replies.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair, _: not pair.chosen.strip()),
     replies.EMPTY_REJECTED: ("any response beats it, so nothing is learned", lambda pair, _: not pair.rejected.strip()),
     replies.IDENTICAL: ("there is nothing to prefer", lambda pair, _: pair.chosen == pair.rejected),
-    replies.PREFIX: (
-        "the pair differs in length only",
-        lambda pair, _: replies.is_prefix(pair.chosen, pair.rejected),
-    ),
+    replies.PREFIX: ("the pair differs in length only", lambda pair, _: replies.is_prefix(pair.chosen, pair.rejected)),
     replies.NOT_ALTERNATING: (
         "chat templates reject it or merge the turns",
         lambda _, oddities: replies.NOT_ALTERNATING in oddities,
@@ -111,9 +109,7 @@ def audit(
 
 def _is_imitated(corpus: Corpus) -> bool:
     """Return True if every row has a chosen response. Prompts alone and rows of disliked responses have none."""
-    if corpus.preferences:
-        return True
-    return not any(pair.rejected or not pair.chosen for pair in corpus.train)
+    return corpus.preferences or not any(pair.rejected or not pair.chosen for pair in corpus.train)
 
 
 def _responses_of(pair: Pair) -> tuple[str, ...]:
@@ -136,8 +132,7 @@ def _add_result(
     """Add the result of a check on `units`. The first of the `flagged` pairs is the example."""
     flagged = list(flagged)
     example = example_of(flagged[0]) if flagged else ""
-    result = AuditResult(check, split, len(flagged), len(units), unit, why, example)
-    report.findings.append(result)
+    report.findings.append(AuditResult(check, split, len(flagged), len(units), unit, why, example))
 
 
 def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
@@ -153,8 +148,7 @@ def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
         ):
             for reason, count in counts.items():
                 example = examples.get(reason, "")
-                result = AuditResult(f"{prefix}: {reason}", split, count, of, "rows", why, example)
-                report.findings.append(result)
+                report.findings.append(AuditResult(f"{prefix}: {reason}", split, count, of, "rows", why, example))
     # also the reports "all" and those of the sources of a mix
     for split, load_report in corpus.report.items():
         for name, value in load_report.statistics.items():
@@ -191,12 +185,9 @@ def _words_only(text: str) -> str:
 
 
 def _first_human_turn(prompt: str) -> str:
-    """Return the words of the first human turn, or "" if there is none."""
     parts = transcript.TURN.split(prompt)  # text before the first turn, then speaker, body, speaker, body, …
-    for speaker, body in zip(parts[1::2], parts[2::2], strict=True):
-        if speaker == "Human":
-            return _words_only(body)
-    return ""
+    turns = zip(parts[1::2], parts[2::2], strict=True)
+    return next((_words_only(body) for speaker, body in turns if speaker == "Human"), "")
 
 
 OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
@@ -213,12 +204,8 @@ def _check_overlap(report: AuditReport, corpus: Corpus) -> None:
     prompts = {pair.prompt: pair for pair in corpus.test}
     for check, (why, key) in OVERLAPS.items():
         train = {short_digest(key(prompt)) for prompt in corpus.prompts("train")}
-        leaked = []
-        for prompt, pair in prompts.items():
-            prompt_key = key(prompt)
-            # Prompts without a human turn have the key "" and would all match one another.
-            if prompt_key and short_digest(prompt_key) in train:
-                leaked.append(pair)
+        # prompts without a human turn have the key "" and would all match one another
+        leaked = [pair for prompt, pair in prompts.items() if key(prompt) and short_digest(key(prompt)) in train]
         _add_result(report, check, "test", "prompts", why, list(prompts), leaked)
 
 
@@ -282,5 +269,125 @@ def _check_tokens(
             _add_result(report, check, split, "replies", why, lengths, flagged[check])
     if lengths:
         for name, percent in (("median", 50), ("95th percentile", 95), ("longest", 100)):
-            tokens = np.percentile(lengths, percent)
-            report.statistics[f"{split}/{name} tokens"] = float(tokens)
+            report.statistics[f"{split}/{name} tokens"] = float(np.percentile(lengths, percent))
+
+
+SPLITS = ("train", "test")
+DROPPED = "dropped"
+"""Prefix of checks that count rows dropped while loading, as in "dropped: empty chosen"."""
+# statistics whose name matches are fractions and are printed as a percentage
+SHARE = re.compile(r"wins|rate|share|accuracy|agrees")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """Result of one check on one split.
+
+    Attributes:
+        split: "train", "test" or "all".
+        unit: kind of unit, such as "pairs" or "rows".
+        why: effect of the problem on training or evaluation.
+        example: location or text of the first flagged unit; "" if there is none.
+    """
+
+    check: str
+    split: str
+    count: int
+    of: int
+    unit: str
+    why: str
+    example: str = ""
+
+    @property
+    def share(self) -> float:
+        """count / of; 0 for an empty split."""
+        return self.count / self.of if self.of else 0.0
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """Result of `audit`.
+
+    Attributes:
+        findings: results of all checks that ran, including those that flagged nothing.
+        statistics: "split/name" → value, such as lengths.
+        skipped: check → what it needs to run.
+    """
+
+    name: str
+    findings: list[AuditResult] = field(default_factory=list)
+    statistics: dict[str, float] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def count(self, check: str, split: str) -> int:
+        """Return how many units `check` flagged in `split`. Raise KeyError if the check did not run on that split."""
+        for result in self.findings:
+            if (result.check, result.split) == (check, split):
+                return result.count
+        raise KeyError(f"{check!r} did not run on {split!r}")
+
+
+def render(report: AuditReport) -> RenderableType:
+    """Return the report for the console: failed checks, passed checks, skipped checks and statistics."""
+    # dictionaries as ordered sets: a check has a result for each split
+    failed = dict.fromkeys(result.check for result in report.findings if result.count)
+    passed = dict.fromkeys(result.check for result in report.findings if result.check not in failed)
+    # such problems are absent from the corpus only because loading dropped the rows: not the same as a clean source
+    dropped = [check for check in passed if f"{DROPPED}: {check}" in failed]
+    clean = [check for check in passed if check not in dropped]
+    blocks: list[RenderableType] = [_findings_table(report, list(failed))]
+    if clean:
+        blocks.append(Text(f"Checked, none found: {', '.join(clean)}.", style="green"))
+    if dropped:
+        blocks.append(
+            Text(f"Not in the corpus, because loading dropped such rows: {', '.join(dropped)}.", style="yellow")
+        )
+    for needs in dict.fromkeys(report.skipped.values()):
+        checks = [check for check, needed in report.skipped.items() if needed == needs]
+        blocks.append(Text(f"Not checked: {', '.join(checks)} (needs {needs}).", style="yellow"))
+    return Group(*blocks, "", _statistics_table(report))
+
+
+def _findings_table(report: AuditReport, checks: Iterable[str]) -> Table:
+    table = Table(title=f"Audit of {report.name}", title_justify="left")
+    table.add_column("found")
+    for split in SPLITS:
+        table.add_column(split, justify="right")
+    for heading in ("why it matters", "first example"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        findings = {result.split: result for result in report.findings if result.check == check}
+        cells = [_format_count(findings.get(split)) for split in SPLITS]
+        first = next(result for result in findings.values() if result.count)
+        # as `Text`, because examples may contain markup of rich, such as [INST]
+        texts = (check, *cells, first.why, first.example)
+        table.add_row(*map(Text, texts))
+    return table
+
+
+def _format_count(finding: AuditResult | None) -> str:
+    if finding is None:
+        return "–"
+    count = f"{finding.count:,} of {finding.of:,} {finding.unit}"
+    return f"{count}\n{finding.share:.2%}"
+
+
+def _statistics_table(report: AuditReport) -> Table:
+    table = Table(title="Statistics", title_justify="left")
+    table.add_column("name")
+    keys = [key.partition("/") for key in report.statistics]  # split/name
+    splits = dict.fromkeys(split for split, _, _ in keys)
+    for split in splits:
+        table.add_column(split, justify="right")
+    for name in dict.fromkeys(name for _, _, name in keys):
+        values = [report.statistics.get(f"{split}/{name}") for split in splits]
+        cells = ["–" if value is None else _format_statistic(name, value) for value in values]
+        table.add_row(name, *cells)
+    return table
+
+
+def _format_statistic(name: str, value: float) -> str:
+    if SHARE.search(name):
+        return f"{value:.1%}"
+    # integers are counts
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"

@@ -27,8 +27,6 @@ class BenchmarkItem:
     """Unit that a benchmark scores: a prompt with its right and wrong responses.
 
     Attributes:
-        name: id of the row, or of the problem.
-        subset: subset of the benchmark that the item belongs to.
         prompt: prompt text, which ends where the response starts.
         right: correct or preferred responses; a pair has one.
         wrong: incorrect or dispreferred responses; a pair has one.
@@ -50,10 +48,6 @@ class WorkedSolution:
     """A worked solution of ProcessBench.
 
     Attributes:
-        values: columns of the row, unchanged.
-        subset: subset of ProcessBench.
-        prompt: the problem as a prompt.
-        steps: steps of the solution, one line each.
         label: index of the first wrong step; −1 if all are right.
     """
 
@@ -66,8 +60,7 @@ class WorkedSolution:
     @property
     def prefixes(self) -> list[str]:
         """Return the solution up to and including each step."""
-        ends = range(1, len(self.steps) + 1)
-        return ["\n".join(self.steps[:end]) for end in ends]
+        return ["\n".join(self.steps[:end]) for end in range(1, len(self.steps) + 1)]
 
 
 def read_items(benchmark: str, path: str, limit: int = 0) -> list[BenchmarkItem]:
@@ -95,12 +88,9 @@ def own_items(name: str, pairs: list[Pair]) -> list[BenchmarkItem]:
         gold_gap = 1.0  # without a gold reward, the label decides
         if "gold_chosen" in pair.meta:
             gold_gap = float(pair.meta["gold_chosen"]) - float(pair.meta["gold_rejected"])
-        # equal responses have no right side
-        if gold_gap == 0:
-            continue
-        right, wrong = (pair.chosen, pair.rejected) if gold_gap > 0 else (pair.rejected, pair.chosen)
-        item = BenchmarkItem(str(index), name, pair.prompt, (right,), (wrong,))
-        items.append(item)
+        if gold_gap:  # equal responses have no right side
+            right, wrong = (pair.chosen, pair.rejected) if gold_gap > 0 else (pair.rejected, pair.chosen)
+            items.append(BenchmarkItem(str(index), name, pair.prompt, (right,), (wrong,)))
     return items
 
 
@@ -122,14 +112,12 @@ def _parse_rows(path: str, limit: int, parse: Callable[[Mapping[str, Any]], Any]
 
 
 def _parse_reward_bench(values: Mapping[str, Any]) -> BenchmarkItem:
-    chosen = text_column(values, "chosen")
-    rejected = text_column(values, "rejected")
     return BenchmarkItem(
+        right=(text_column(values, "chosen"),),
+        wrong=(text_column(values, "rejected"),),
         name=str(column(values, "id")),
         subset=text_column(values, "subset"),
         prompt=_prompt_column(values),
-        right=(chosen,),
-        wrong=(rejected,),
     )
 
 
@@ -154,8 +142,7 @@ def _parse_reward_math(values: Mapping[str, Any]) -> BenchmarkItem:
     right = (text,) if kind == "chosen" else ()
     wrong = (text,) if kind == "rejected" else ()
     prompt = as_prompt(text_column(values, "problem"))
-    problem_id = str(column(values, "problem_id"))
-    return BenchmarkItem(problem_id, "RewardMATH", prompt, right, wrong)
+    return BenchmarkItem(str(column(values, "problem_id")), "RewardMATH", prompt, right, wrong)
 
 
 def _group_by_problem(path: str, solutions: list[BenchmarkItem]) -> list[BenchmarkItem]:
@@ -184,10 +171,8 @@ def _parse_process_bench(values: Mapping[str, Any]) -> WorkedSolution:
         raise RowProblem(
             f"column 'label' is {describe(label)}; expected −1 or the index of one of the {len(steps)} steps"
         )
-    identifier = str(column(values, "id"))
-    subset = identifier.rpartition("-")[0] or "ProcessBench"
-    prompt = as_prompt(text_column(values, "problem"))
-    return WorkedSolution(values, subset, prompt, steps, label)
+    subset = str(column(values, "id")).rpartition("-")[0] or "ProcessBench"
+    return WorkedSolution(values, subset, as_prompt(text_column(values, "problem")), steps, label)
 
 
 def _prompt_column(values: Mapping[str, Any]) -> str:

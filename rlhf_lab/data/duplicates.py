@@ -1,4 +1,6 @@
-"""Near-duplicate texts, by the longest common subsequence of their words (ROUGE-L).
+"""Near-duplicates of texts of similar length, and evaluation items within longer texts (contamination).
+
+`NearDuplicates` compares by the longest common subsequence of words (ROUGE-L).
 
 Self-instruct (arXiv:2212.10560, section 2.2) keeps a new instruction if its ROUGE-L with every earlier one is below
 0.7. Not detected: paraphrases in other words, which need a model.
@@ -8,11 +10,17 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from unicodedata import normalize
 
 import numpy as np
 
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Pair
+from rlhf_lab.data.reading import read_rows
+from rlhf_lab.data.rows import BadRows
 from rlhf_lab.data.transcript import TURN
 
 NOT_WORD = re.compile(r"\W+")  # case and punctuation do not make a text different
@@ -75,7 +83,6 @@ class NearDuplicates:
 
     Args:
         limit: largest overlap that does not count as duplicate, 0…1; with 1, only equal words count.
-        texts: texts to add at the start.
     """
 
     def __init__(self, limit: float, texts: Iterable[str] = ()):
@@ -127,8 +134,7 @@ class NearDuplicates:
         A common subsequence is not longer than the number of common words, repeated words included. Counting these is
         much faster than finding the subsequence, and leaves few texts.
         """
-        occurrences = _occurrences(text_words)
-        found = [self._with_word[each] for each in occurrences if each in self._with_word]
+        found = [self._with_word[each] for each in _occurrences(text_words) if each in self._with_word]
         if not found:
             return []
         common_N = np.bincount(np.concatenate(found), minlength=len(self._texts))
@@ -144,3 +150,112 @@ def _occurrences(text_words: Sequence[str]) -> list[tuple[str, int]]:
         occurrences.append((word, counts.get(word, 0)))
         counts[word] = counts.get(word, 0) + 1
     return occurrences
+
+
+N = 8
+"""Words of an n-gram (Tülu 3, section 3.2)."""
+SHARE = 0.5
+"""Fraction of an item's n-grams that a row must contain (Tülu 3, section 3.2)."""
+Gram = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Match:
+    """An evaluation item found in a row.
+
+    Attributes:
+        share: fraction of the item's n-grams in the row, 0…1; 1 for a short item.
+    """
+
+    item: str
+    share: float
+
+
+class EvaluationItems:
+    """Index of evaluation items, which finds them in texts, nearly word for word.
+
+    An item of `n` or more words counts as found in a row that contains a sufficient fraction of its word n-grams
+    (8-grams and 0.5: Tülu 3, arXiv:2411.15124, section 3.2; 13-grams in GPT-3, arXiv:2005.14165). Shorter items occur
+    by chance in many texts, so they count only if they are an entire turn of the row.
+
+    The index maps n-grams to items, so the time of a pass over the rows is proportional to their words.
+
+    Args:
+        share: minimum fraction of an item's n-grams that a text must contain, in (0, 1].
+    """
+
+    def __init__(self, items: Iterable[str], *, share: float = SHARE, n: int = N):
+        self.share, self.n = share, n
+        self._items: list[str] = []
+        self._grams_of: list[int] = []
+        # inverted index: n-gram → indices of the items that contain it
+        self._with_gram: dict[Gram, list[int]] = {}
+        # items with fewer than n words, by their words
+        self._short: dict[Gram, str] = {}
+        # a repeated item is added once
+        for item in dict.fromkeys(items):
+            self._add(item)
+
+    def __len__(self) -> int:
+        return len(self._items) + len(self._short)
+
+    def _add(self, item: str) -> None:
+        item_words = words(item)
+        if not item_words:
+            return
+        if len(item_words) < self.n:  # it has no n-gram, so it is compared as a whole
+            self._short.setdefault(item_words, item)
+            return
+        grams = _grams(item_words, self.n)
+        for gram in grams:
+            self._with_gram.setdefault(gram, []).append(len(self._items))
+        self._items.append(item)
+        self._grams_of.append(len(grams))
+
+    def find(self, text: str) -> Match | None:
+        """Return the item with the largest fraction of n-grams in a text, or None if no item reaches the limit.
+
+        Args:
+            text: a transcript, or plain text, which counts as one turn.
+        """
+        # short items have no n-gram: they must equal a turn
+        for turn in TURN.split(text)[0::2]:
+            short = self._short.get(words(turn))
+            if short is not None:
+                return Match(short, 1.0)
+        # number of n-grams of each item that the text contains
+        counts = Counter(number for gram in _grams(words(text), self.n) for number in self._with_gram.get(gram, ()))
+        if not counts:
+            return None
+        best = max(counts, key=lambda number: counts[number] / self._grams_of[number])
+        fraction = counts[best] / self._grams_of[best]
+        return Match(self._items[best], fraction) if fraction >= self.share else None
+
+    def find_in(self, pair: Pair) -> Match | None:
+        """Return an item found in the prompt or in one of the responses of a row, or None."""
+        for text in (pair.prompt, pair.chosen, pair.rejected):
+            match = self.find(text)
+            if match is not None:
+                return match
+        return None
+
+
+def read_items(source: str) -> list[str]:
+    """Return the evaluation items of a file: its column prompt, or question. Raise DataError if a row has neither."""
+    bad = BadRows(source)
+    items = []
+    for row in read_rows(source, bad):
+        text = row.values.get("prompt", row.values.get("question"))
+        if not isinstance(text, str):
+            raise DataError(
+                f"{row.file}, row {row.number}: there is no text in the column prompt or question; add one of them"
+            )
+        items.append(text)
+    bad.finish()
+    return items
+
+
+def _grams(text_words: Sequence[str], n: int) -> set[Gram]:
+    # empty for a text with fewer than n words
+    starts = range(len(text_words) - n + 1)
+    return {tuple(text_words[start : start + n]) for start in starts}

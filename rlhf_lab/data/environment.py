@@ -19,9 +19,9 @@ from rlhf_lab.core.user_code import load_from_file
 from rlhf_lab.data import prompts
 from rlhf_lab.data.adapters import openenv, tool_methods, verifiers
 from rlhf_lab.data.adapters.sessions import OPENING, EpisodeSession, SessionEnvironment
-from rlhf_lab.data.environment_settings import ForeignEnvironment
+from rlhf_lab.data.file_settings import ForeignEnvironment
 from rlhf_lab.data.loading import SourceReport, fingerprint, heldout, load_corpus
-from rlhf_lab.data.metadata import OTHER_FACTS, fingerprint_with_metadata
+from rlhf_lab.data.rows import OTHER_FACTS, fingerprint_with_metadata
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 
 OpenSession = Callable[[Task, int], EpisodeSession]
@@ -39,10 +39,7 @@ def build(settings: ForeignEnvironment) -> Corpus:
             )
     train = [Pair(task.prompt, "", "") for task in tasks["train"]]
     test = [Pair(task.prompt, "", "") for task in tasks["test"]]
-    metadata: dict[str, dict[str, Any]] = {}
-    for task in (*tasks["train"], *tasks["test"]):
-        if task.metadata:
-            metadata[task.prompt] = dict(task.metadata)
+    metadata = {task.prompt: dict(task.metadata) for split in tasks.values() for task in split if task.metadata}
     # the environment's answers are not part of the rows, so its name and version identify them
     rows = fingerprint_with_metadata(fingerprint(train, test), metadata)
     content = f"{settings.style} {settings.environment} {settings.version} {rows}"
@@ -80,8 +77,7 @@ def _environment(settings: ForeignEnvironment) -> Environment:
         factory = load_from_file(where, settings.environment)
         open_session: OpenSession = tool_methods.opener(factory, settings.arguments)
         # an instance only to describe its tools; every session creates its own
-        instance = factory(**settings.arguments)
-        tools = [tool.definition for tool in tool_methods.tools_of(instance).values()]
+        tools = [tool.definition for tool in tool_methods.tools_of(factory(**settings.arguments)).values()]
     else:
         open_session = openenv.opener(settings.environment, settings.arguments, settings.action, settings.observation)
     corpus = load_corpus("environment", settings, partial(prompts.parse_row, settings=settings))
@@ -127,21 +123,14 @@ def _task_with_greeting(task: Task, open_session: OpenSession) -> Task:
 
 def _verifiers_environment(settings: ForeignEnvironment) -> Environment:
     library = verifiers.load(settings.environment, settings.arguments)
-    rows = verifiers.rows_of(library)
-    tasks = {split: [_task_of_row(row) for row in listed] for split, listed in rows.items()}
+    tasks = {split: [_task_of_row(row) for row in listed] for split, listed in verifiers.rows_of(library).items()}
     if not tasks["test"]:  # hold out tasks by a hash of their prompt, as for rows of files
-        available = tasks["train"]
-        tasks = {"train": [], "test": []}
-        for task in available:
-            split = "test" if heldout(task.prompt, settings.test_fraction) else "train"
-            tasks[split].append(task)
-    open_session = verifiers.opener(library, settings.timeout_s)
-    return SessionEnvironment(tasks, open_session, max_turns=settings.max_turns)
+        held_out = {task.prompt for task in tasks["train"] if heldout(task.prompt, settings.test_fraction)}
+        tasks["test"] = [task for task in tasks["train"] if task.prompt in held_out]
+        tasks["train"] = [task for task in tasks["train"] if task.prompt not in held_out]
+    return SessionEnvironment(tasks, verifiers.opener(library, settings.timeout_s), max_turns=settings.max_turns)
 
 
 def _task_of_row(row: Mapping[str, Any]) -> Task:
-    messages: Sequence[Any] = row["prompt"]
-    simple = []
-    for message in messages:
-        simple.append({"role": str(message["role"]), "content": str(message["content"])})
+    simple = [{"role": str(message["role"]), "content": str(message["content"])} for message in row["prompt"]]
     return Task(render_prompt(simple), {**row, "prompt": simple})  # type: ignore[arg-type]

@@ -7,8 +7,7 @@ from dataclasses import replace
 from rlhf_lab.config import registry
 from rlhf_lab.config.groups import DataSource
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.environment_settings import ForeignEnvironment
-from rlhf_lab.data.file_settings import FileSettings
+from rlhf_lab.data.file_settings import FileSettings, ForeignEnvironment
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.data.settings import Mix
 

@@ -1,15 +1,17 @@
-"""Settings of data from files and the hub: pairs, grades, demonstrations, prompts, tasks with answers."""
+"""Settings of data from files and the hub, and of environments, whose tasks may come from files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import BySize, Finite, Ge, Gt, Le
+from rlhf_lab.core.ranges import BySize, Finite, Ge, Gt, Le, NotEmpty
+from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.data.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class FileSettings(DataSettings):
     keyed_if_set: ClassVar[tuple[str, ...]] = ("shuffle_buffer", "shuffle_seed")
     fixed_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that every row must have, if no setting names them."""
+    column_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that name a column of the conversation."""
     path: str = ""
     test_path: str | None = None
     test_fraction: Annotated[float, Gt(0), Le(1)] = 0.1
@@ -85,7 +89,7 @@ class FileSettings(DataSettings):
 
     def text_columns(self) -> tuple[str, ...]:
         """Return the columns of the conversation; the other columns are metadata."""
-        return self.fixed_columns
+        return (*self.fixed_columns, *(getattr(self, setting) for setting in self.column_settings))
 
     @property
     def reads_file(self) -> bool:
@@ -133,13 +137,11 @@ class Pairs(FileSettings):
         tools: column of tool definitions, a list or its JSON, if the rows have one; "" reads none.
     """
 
+    column_settings: ClassVar[tuple[str, ...]] = ("prompt", "chosen", "rejected", "tools")
     prompt: str = "prompt"
     chosen: str = "chosen"
     rejected: str = "rejected"
     tools: str = "tools"
-
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.prompt, self.chosen, self.rejected, self.tools)
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -255,14 +257,12 @@ class Demonstrations(FileSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.VERBOSITY
+    column_settings: ClassVar[tuple[str, ...]] = ("messages", "prompt", "completion", "text", "tools")
     messages: str = "messages"
     prompt: str = "prompt"
     completion: str = "completion"
     text: str = "text"
     tools: str = "tools"
-
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.messages, self.prompt, self.completion, self.text, self.tools)
 
 
 @register("data", "prompts")
@@ -294,13 +294,11 @@ class Unpaired(FileSettings):
 
     # neither pairs nor demonstrations: a disliked response must not be imitated
     provides: ClassVar[Capability] = Capability.TEXT | Capability.UNPAIRED | Capability.VERBOSITY
+    column_settings: ClassVar[tuple[str, ...]] = ("prompt", "completion", "label", "tools")
     prompt: str = "prompt"
     completion: str = "completion"
     label: str = "label"
     tools: str = "tools"
-
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.prompt, self.completion, self.label, self.tools)
 
 
 @register("data", "verifiable")
@@ -316,6 +314,7 @@ class Verifiable(PromptFileSettings):
     """
 
     provides: ClassVar[Capability] = Capability.TEXT
+    column_settings: ClassVar[tuple[str, ...]] = ("prompt", "solution", "tools")
     prompt: str = "prompt"
     answer: str = "answer"
     solution: str = ""
@@ -328,5 +327,75 @@ class Verifiable(PromptFileSettings):
         demonstrations = Capability.DEMONSTRATIONS if self.solution else Capability(0)
         return super().capabilities | answers | demonstrations
 
-    def text_columns(self) -> tuple[str, ...]:
-        return (self.prompt, self.solution, self.tools)
+
+@register("data", "environment")
+@dataclass(frozen=True)
+class ForeignEnvironment(PromptsData):
+    """User-defined environment, or one written for another library, that answers the policy (docs/environments.md).
+
+    Args:
+        style: kind of environment. `lab`: an object with the methods of `rlhf_lab.Environment`. `trl`: a class in the
+            form of TRL's `environment_factory`. `openenv`: a server of OpenEnv. `verifiers`: an installed environment
+            of verifiers 0.1.
+        environment: FILE.py:NAME of the class or function that creates it; for `openenv` the address of the server,
+            for `verifiers` the name of the environment.
+        arguments: keyword arguments for its creation.
+        path: file of tasks with the column `prompt`. Other columns are passed to the environment when an episode
+            starts. Not used by `lab` and `verifiers`, which have their own tasks.
+        prompt: column of the prompt: text or messages.
+        action: field of an action that contains the response; only for `openenv`.
+        observation: field of an observation that the policy reads; only for `openenv`.
+        max_turns: maximum number of turns of the policy in an episode.
+        timeout_s: maximum time to wait for the environment, in seconds; only for `verifiers`.
+        version: declared version of a server or an installed environment. Change it when the environment's answers
+            change, so that stored results are not reused. Changes of code in a file are detected automatically.
+    """
+
+    max_turns: Annotated[int, Ge(1)] = 8  # type: ignore[misc]  # depends on the settings here, on the class elsewhere
+    style: Literal["lab", "trl", "openenv", "verifiers"] = "lab"
+    environment: Annotated[str, NotEmpty(hint="write data.environment=my_env.py:MyEnvironment")] = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    action: str = "message"
+    observation: str = "message"
+    timeout_s: Annotated[float, Gt(0)] = 60.0
+    version: str = ""
+
+    @property
+    def brings_tasks(self) -> bool:
+        """True if the environment has its own tasks."""
+        return self.style in ("lab", "verifiers")
+
+    @property
+    def reads_file(self) -> bool:
+        return not self.brings_tasks
+
+    def rules(self) -> tuple[Rule, ...]:
+        is_file = self.style in ("lab", "trl")
+        return (
+            *super().rules(),
+            (
+                not is_file or not self.environment or names_object(self.environment),
+                f"environment={self.environment} is not of the form FILE.py:NAME, such as my_env.py:MyEnvironment",
+            ),
+            (
+                not (self.brings_tasks and self.path),
+                f"path={self.path} is not used with style={self.style}, because the environment has its own tasks; "
+                "remove it",
+            ),
+            (
+                self.verifier is None,
+                f"verifier={self.verifier} is not used, because the environment returns the reward of an episode; "
+                "remove it",
+            ),
+            (
+                not self.brings_tasks or (self.prompt_template == PROMPT and not self.system),
+                f"prompt_template and system are not used with style={self.style}, because the environment has its own "
+                "tasks; remove them",
+            ),
+        )
+
+
+def code_files(config: Config) -> list[Path]:
+    """Return the source files of the user's own environment that the stage runs."""
+    data = config.data
+    return files_behind(data.environment) if isinstance(data, ForeignEnvironment) else []

@@ -49,10 +49,8 @@ class Example:
 
     Attributes:
         prompt: text before the completions; "" if a text has no turn boundary.
-        completions: alternative completions.
         labels: label of each completion: True for liked, False for disliked, None for unknown.
         steps: (text, True if it is correct) of each step of a stepwise row, else empty.
-        columns: other columns of the row.
     """
 
     prompt: str
@@ -94,24 +92,17 @@ def detect(row: Row) -> RowType:
         is_mixed = len(set(forms.values())) > 1
         # steps are lists of texts, so their prompt must be text as well
         if is_mixed or (name == "stepwise_supervision" and forms["prompt"]):
-            descriptions = [f"{column}: {'messages' if form else 'text'}" for column, form in forms.items()]
-            listed = ", ".join(descriptions)
+            listed = ", ".join(f"{column}: {'messages' if form else 'text'}" for column, form in forms.items())
             raise DataError(f"a {name} row mixes text and messages ({listed}); use one form in all columns")
         return RowType(name, any(forms.values()))
-    types = []
-    for name, variants in COLUMNS.items():
-        alternatives = " or ".join(", ".join(columns) for columns in variants)
-        types.append(f"{name}: {alternatives}")
+    types = [f"{name}: {' or '.join(map(', '.join, variants))}" for name, variants in COLUMNS.items()]
     listed = ", ".join(map(repr, row))
     raise DataError(f"a row with the columns {listed} is of no known type; the types are {'; '.join(types)}")
 
 
 def _first_variant(row: Row, variants: Iterable[tuple[str, ...]]) -> tuple[str, ...] | None:
     """Return the first list of columns that a row has completely; None if it has none. A null is no value."""
-    for columns in variants:
-        if all(row.get(column) is not None for column in columns):
-            return columns
-    return None
+    return next((columns for columns in variants if all(row.get(column) is not None for column in columns)), None)
 
 
 def _is_messages(value: object) -> bool:
@@ -375,8 +366,7 @@ def to_pairs(rows: Iterable[Row]) -> Iterator[Pair]:
     A completion of several messages is kept as the text that a transcript of it would have.
     """
     for row in convert(rows, "preference"):
-        prompt = as_prompt(row["prompt"])
-        yield Pair(prompt, response_of(row["chosen"]), response_of(row["rejected"]))
+        yield Pair(as_prompt(row["prompt"]), response_of(row["chosen"]), response_of(row["rejected"]))
 
 
 def response_of(completion: str) -> str:

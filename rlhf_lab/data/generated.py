@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import file_digest, json_lines, read_json, read_jsonl, write_json, write_text
 from rlhf_lab.core.types import Pair
+from rlhf_lab.data.transcript import CALLS, render_prompt, to_conversation
 
 HEADER, ROWS, REJECTED = "corpus.json", "corpus.jsonl", "rejected.jsonl"
 KINDS = ("prompts", "demonstrations", "pairs")
@@ -42,9 +45,6 @@ def write_generated(
     """Write the rows and the rejected items, then the header.
 
     Args:
-        directory: directory of the stage.
-        kind: one of `KINDS`.
-        rows: rows of the corpus.
         rejected: rejected items, each with its `problem`.
         about: additional entries of the header: provenance of the corpus.
     """
@@ -112,6 +112,57 @@ def read_generated(directory: Path, expected: str) -> list[Pair]:
     for number, row in enumerate(read_jsonl(path), 1):
         known = {name: row[name] for name in (*TRUTH, *CONVERSATION, UNFINISHED) if name in row}
         meta = {"source": f"{ROWS}:{number}", **known}
-        pair = Pair(row["prompt"], row.get(chosen, ""), row.get(rejected, ""), meta)
-        pairs.append(pair)
+        pairs.append(Pair(row["prompt"], row.get(chosen, ""), row.get(rejected, ""), meta))
     return pairs
+
+
+ATTEMPTS = "attempts.jsonl"
+"""File in the directory of a stage that generated attempts, with one row per test task."""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """All attempts at one task, as text: the data that a reward model selects from.
+
+    An attempt is the entire text after the prompt of its task: turns of the policy, and results of its tools.
+
+    Attributes:
+        correct: 1 for each attempt that reached the correct answer, else 0.
+    """
+
+    prompt: str
+    replies: Sequence[str]
+    correct: Sequence[int]
+
+
+def attempt_text(episode: Episode) -> str:
+    """Return an episode as one response to the prompt of its task, without the tool definitions of the collector."""
+    prompt = episode.task.prompt
+    if not episode.prompt.startswith(prompt):
+        # the collector added tool definitions to the prompt: render the task's prompt with the same ones
+        tools = to_conversation(episode.prompt).tools
+        prompt = render_prompt(to_conversation(prompt).messages, tools)
+    text = f"{episode.prompt} {episode.response}".removeprefix(prompt).rstrip()
+    # the boundary of tool calls starts with newlines, so a first turn with only calls must not lose them
+    without_spaces = text.lstrip(" ")
+    return without_spaces if without_spaces.startswith(CALLS) else text.lstrip()
+
+
+def write_attempts(directory: Path, attempts: Sequence[Attempts]) -> None:
+    write_text(directory / ATTEMPTS, json_lines(map(asdict, attempts)))
+
+
+def read_attempts(directory: Path) -> list[Attempts]:
+    """Read the file that `write_attempts` wrote. Raise ArtifactError if it is missing or empty."""
+    path = directory / ATTEMPTS
+    if not path.is_file():
+        raise ArtifactError(
+            f"needs.attempts={directory} has no {ATTEMPTS}; name a recipe with algorithm=attempt_pairs, such as "
+            "agent_pairs, or the directory of such a run"
+        )
+    attempts = [Attempts(row["prompt"], row["replies"], row["correct"]) for row in read_jsonl(path)]
+    if not attempts:
+        raise ArtifactError(
+            f"needs.attempts={directory}: {ATTEMPTS} is empty; run that stage with algorithm.heldout_tasks above 0"
+        )
+    return attempts

@@ -22,9 +22,8 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, Rubric
 from rlhf_lab.data.file_settings import GradedData
 from rlhf_lab.data.loading import load_corpus
-from rlhf_lab.data.metadata import metadata_of
 from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
-from rlhf_lab.data.rows import MissingColumns, RowProblem, SourceRow, column, describe, text_column
+from rlhf_lab.data.rows import MissingColumns, RowProblem, SourceRow, column, describe, metadata_of, text_column
 from rlhf_lab.data.split_rows import SplitRow, check, read_prompt
 from rlhf_lab.data.transcript import render_prompt
 
@@ -41,8 +40,7 @@ MEANING = {"prompt": "what was asked", "response": "the response that is graded"
 def build(settings: GradedData) -> Corpus:
     """Load graded responses as pairs. Raise DataError for unreadable rows; see `data.loading.load_corpus`."""
     parse = partial(parse_row, settings=settings)
-    join = partial(join_responses, prompt=settings.prompt)
-    corpus = load_corpus("graded", settings, parse, join)
+    corpus = load_corpus("graded", settings, parse, partial(join_responses, prompt=settings.prompt))
     pairs = (*corpus.train, *corpus.test)
     # The fingerprint of a corpus covers only its texts, but here the grades are training data as well.
     # tuples, because streamed pairs have lists
@@ -77,13 +75,9 @@ def parse_row(values: Mapping[str, Any], settings: GradedData) -> SplitRow:
     if any(row.get("unscored") for row in rows):  # grades.jsonl of algorithm=grade marks responses without grades
         return SplitRow("", "", "", drop=UNGRADED)
     for row in rows:
-        problem = column_problem(row, settings)
-        if problem:
-            raise MissingColumns(problem)
+        check_columns(row, settings)
     texts = [text_column(row, settings.response) for row in rows]
-    grades = []
-    for row in rows:
-        grades.append([_grade_column(row, name, settings) for name in settings.attributes])
+    grades = [[_grade_column(row, name, settings) for name in settings.attributes] for row in rows]
     prompt = transcript_of(text_column(rows[0], settings.prompt))
     if prompt is None:
         return SplitRow("", "", "", drop=NO_QUESTION)
@@ -106,11 +100,12 @@ def parse_row(values: Mapping[str, Any], settings: GradedData) -> SplitRow:
     return replace(split, drop=TIED if tied else split.drop, meta=meta, metadata=metadata)
 
 
-def column_problem(row: Mapping[str, Any], settings: GradedData) -> str | None:
-    """Return a message about the missing columns of a row, or None if it has all of them."""
+def check_columns(row: Mapping[str, Any], settings: GradedData) -> None:
+    """Raise MissingColumns if a row lacks a column."""
     texts = {"prompt": settings.prompt, "response": settings.response}
-    problems = [columns_problem(row, texts, MEANING), grades_problem(row, settings.attributes)]
-    return "; ".join(filter(None, problems)) or None
+    problems = [*filter(None, [columns_problem(row, texts, MEANING), grades_problem(row, settings.attributes)])]
+    if problems:
+        raise MissingColumns("; ".join(problems))
 
 
 def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,11 +16,10 @@ import numpy as np
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.measures import CORRECT
 from rlhf_lab.core.types import Corpus, FloatArray
-from rlhf_lab.data.asking import as_requested
-from rlhf_lab.data.file_settings import GSM8K
-from rlhf_lab.data.loading import load_corpus
+from rlhf_lab.data.file_settings import GSM8K, PromptFileSettings
+from rlhf_lab.data.loading import Parse, load_corpus
 from rlhf_lab.data.rows import text_column
-from rlhf_lab.data.split_rows import SplitRow, prompt_oddities
+from rlhf_lab.data.split_rows import SplitRow, as_requested, prompt_oddities
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.environments.maths.answers import ballot, final_answer, is_number, same_answer, states_answer
 from rlhf_lab.environments.maths.chains import without_annotations
@@ -32,22 +31,22 @@ CONTRADICTS = "other answer than the same question before"
 
 def build(settings: GSM8K) -> Corpus:
     """Load GSM8K. Raise DataError for unreadable rows; see `rlhf_lab.data.loading.load_corpus`."""
+    return load_with_answers("gsm8k", settings, partial(parse_row, settings=settings))
+
+
+def load_with_answers(name: str, settings: PromptFileSettings, parse: Parse) -> Corpus:
+    """Load a corpus whose oracle is the answer key. A row with another answer than its question before is dropped."""
     answers: dict[str, str] = {}
 
-    def parse(values: Mapping[str, Any]) -> SplitRow:
-        split = parse_row(values, settings)
-        answer = final_answer(split.chosen)
-        if split.drop or answer is None:
-            return split
-        first_answer = answers.setdefault(split.prompt, answer)  # the first row of a question decides
-        if same_answer(first_answer, answer):
+    def parse_consistent(values: Mapping[str, Any]) -> SplitRow:
+        split = parse(values)
+        if split.drop or same_answer(answers.setdefault(split.prompt, split.answer), split.answer):
             return split
         return dataclasses.replace(split, drop=CONTRADICTS)
 
-    # `parse` has filled `answers` when loading returns
-    corpus = load_corpus("gsm8k", settings, parse)
-    prompts = [pair.prompt for pair in (*corpus.train, *corpus.test)]
-    answer_key = {prompt: answers[prompt] for prompt in prompts}
+    # `parse_consistent` has filled `answers` when loading returns
+    corpus = load_corpus(name, settings, parse_consistent)
+    answer_key = {pair.prompt: answers[pair.prompt] for pair in (*corpus.train, *corpus.test)}
     return dataclasses.replace(corpus, answers=answer_key, oracle=AnswerKey(answer_key))
 
 
@@ -61,19 +60,20 @@ def parse_row(values: Mapping[str, Any], settings: GSM8K) -> SplitRow:
         solution = without_annotations(solution)
     asked = render_prompt([{"role": "user", "content": question}])
     prompt = as_requested(asked, settings)
+    answer = final_answer(solution)
     drop = None
     if not question:
         drop = EMPTY_QUESTION
-    elif final_answer(solution) is None:
+    elif answer is None:
         drop = NO_ANSWER
-    return SplitRow(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt), meta=meta, asked=asked)
+    notes = prompt_oddities(prompt)
+    return SplitRow(prompt, solution, "", drop=drop, notes=notes, meta=meta, asked=asked, answer=answer or "")
 
 
 class AnswerKey:
     """`Oracle` that knows only final answers.
 
     Args:
-        answers: prompt → answer.
         lenient: method of reading an answer from a response; see `final_answer`.
     """
 
@@ -88,8 +88,7 @@ class AnswerKey:
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """Return "correct" (N,): 1 if the response states the answer, else 0. Raise DataError for unknown prompts."""
-        pairs = zip(prompts, responses, strict=True)
-        correct = [self._is_right(prompt, response) for prompt, response in pairs]
+        correct = [self._is_right(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
         return {"correct": np.array(correct, float)}
 
     def read_answers(self, responses: Sequence[str]) -> list[str | None]:

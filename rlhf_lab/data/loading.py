@@ -1,24 +1,33 @@
-"""From rows to a corpus: parse, count, split by prompt, fingerprint. Every source that reads files uses it."""
+"""From rows to a corpus: parse, count, split by prompt, fingerprint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.record_file import RecordFile
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.file_settings import FileSettings
-from rlhf_lab.data.metadata import OTHER_FACTS, fingerprint_with_metadata, metadata_of
-from rlhf_lab.data.pair_file import PairFile
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.roles import missing_columns
-from rlhf_lab.data.rows import BadRows, MissingColumns, RowProblem, SourceRow
+from rlhf_lab.data.rows import (
+    OTHER_FACTS,
+    BadRows,
+    MissingColumns,
+    RowProblem,
+    SourceRow,
+    fingerprint_with_metadata,
+    metadata_of,
+)
 from rlhf_lab.data.settings import WorldSettings
-from rlhf_lab.data.shuffling import shuffled
 from rlhf_lab.data.split_rows import SplitRow
 
 Parse = Callable[[Mapping[str, Any]], SplitRow]
@@ -93,8 +102,7 @@ class SplitReader:
         else:
             self.report.kept += 1
             self.kinds.add(bool(split.chosen))
-            meta = {"source": where, **split.meta}
-            self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
+            self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, {"source": where, **split.meta}))
             notes = list(split.notes)
             if self.full and OVER_LIMIT in self.report.dropped:  # rows were dropped to keep this place
                 notes.append(SORTED)
@@ -140,8 +148,6 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     prompt, and its text takes that role. Reading stops when both splits have `max_pairs`.
 
     Args:
-        name: name of the corpus.
-        settings: settings of the source.
         parse: row → prompt and responses; raises RowProblem if a field is missing or of the wrong type.
         join: rows of a file → rows for `parse`, for sources where several rows form one pair. The joined rows are the
             ones that are counted.
@@ -200,7 +206,10 @@ def _read_source(
     columns_read: list[str] = []  # columns of the first readable row
     for row in join(rows):
         try:
-            split = _with_metadata(parse(row.values), row, settings)
+            split = parse(row.values)
+            if not split.drop and split.metadata is None:  # some sources set the metadata themselves
+                metadata, notes = metadata_of(row.values, settings.text_columns(), settings.fact_columns)
+                split = replace(split, metadata=metadata, notes=[*split.notes, *notes])
         except RowProblem as problem:
             missing = [name for name in columns_read if name not in row.values]
             if isinstance(problem, MissingColumns) and missing:
@@ -210,7 +219,8 @@ def _read_source(
                 bad.add(row.file, row.number, str(problem))
             continue
         columns_read = columns_read or list(row.values)
-        choose(split).add(split, _row_location(row), also_in=also_in)
+        # the file without its directories
+        choose(split).add(split, f"{row.file.rpartition('/')[2]}:{row.number}", also_in=also_in)
         if settings.max_pairs and all(reader.full for reader in readers):
             break  # a hub data set may have millions of rows after these
     bad.finish()
@@ -223,26 +233,12 @@ def _read_source(
         unreadable.note(REPAIRED, f"{Path(file).name}:{number}")
 
 
-def _with_metadata(split: SplitRow, row: SourceRow, settings: FileSettings) -> SplitRow:
-    """Return a row with its metadata columns, unless its source has set the metadata already."""
-    if split.drop or split.metadata is not None:
-        return split
-    metadata, notes = metadata_of(row.values, settings.text_columns(), settings.fact_columns)
-    return replace(split, metadata=metadata, notes=[*split.notes, *notes])
-
-
-def _row_location(row: SourceRow) -> str:
-    """Return "file:row", without the directories."""
-    return f"{row.file.rpartition('/')[2]}:{row.number}"
-
-
 def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitReader) -> None:
     test_path = settings.test_path or settings.path
     for name, reader, path in (("train", train, settings.path), ("test", test, test_path)):
         if reader.pairs or (name == "train" and settings.holds_out_all):
             continue
-        counts = [f"{count} × {reason}" for reason, count in reader.report.dropped.items()]
-        reasons = ", ".join(counts)
+        reasons = ", ".join(f"{count} × {reason}" for reason, count in reader.report.dropped.items())
         if reasons:
             fix = "check that data.kind and the columns fit the file"
         elif settings.test_path is None and (train.pairs or test.pairs):
@@ -290,14 +286,31 @@ def sampled_splits(
 
     Args:
         sample: function of the world: (number of pairs, split, seed=…) → pairs and their report.
-        settings: settings with the seeds of the splits.
-        sizes: number of pairs for training and of the test split.
     """
     pairs, reports = {}, {}
     for split, size, seed in zip(("train", "test"), sizes, settings.split_seeds(), strict=True):
         pairs[split], reports[split] = sample(size, split, seed=seed)
         reports[split].statistics.update(statistics(pairs[split]))
     return pairs, reports
+
+
+def world_corpus(
+    name: str,
+    described: str,
+    settings: WorldSettings,
+    pairs: Mapping[str, Sequence[Pair]],
+    report: Mapping[str, LoadReport],
+    **others: Any,
+) -> Corpus:
+    """Return the corpus of a simulated world. Its fingerprint covers settings and texts.
+
+    Args:
+        described: versions on which the corpus depends in addition; part of the fingerprint.
+        others: further fields of the corpus, such as `oracle`.
+    """
+    content = f"{described} {settings!r} {fingerprint(**pairs)}"
+    digest = sha256(content.encode()).hexdigest()
+    return Corpus(name, pairs["train"], pairs["test"], digest, report=report, **others)
 
 
 def fingerprint(train: Sequence[Pair], test: Sequence[Pair]) -> str:
@@ -315,3 +328,39 @@ def fingerprint(train: Sequence[Pair], test: Sequence[Pair]) -> str:
                 # The length before each text marks its end: moving text between fields changes the digest.
                 digest.update(b"%d:" % len(content) + content)
     return digest.hexdigest()
+
+
+class PairFile(RecordFile[Pair]):
+    """File of pairs. Values of `meta` have to be JSON, and tuples become lists."""
+
+    noun = "pair"
+    counts_back = True
+
+    def encode(self, record: Pair) -> bytes:
+        return json.dumps([record.prompt, record.chosen, record.rejected, dict(record.meta)]).encode() + b"\n"
+
+    def decode(self, stored: bytes) -> Pair:
+        return Pair(*json.loads(stored))
+
+
+def shuffled(rows: Iterable[SourceRow], buffer: int, seed: int) -> Iterator[SourceRow]:
+    """Yield every row once. The next row is sampled from a buffer, and the row that arrives takes its slot.
+
+    A row moves forward by up to `buffer` − 1 positions and backward by any number. The order depends only on rows,
+    buffer and seed.
+
+    Args:
+        buffer: number of rows in memory. If all rows fit into it, the shuffle is uniform.
+    """
+    rng = np.random.default_rng(seed)
+    waiting: list[SourceRow] = []
+    for row in rows:
+        if len(waiting) < buffer:
+            waiting.append(row)
+            continue
+        index = int(rng.integers(buffer))
+        yield waiting[index]
+        waiting[index] = row
+    # the rest of the buffer, after the last row has arrived
+    for index in rng.permutation(len(waiting)):
+        yield waiting[index]

@@ -46,10 +46,7 @@ def read_messages(value: object, name: str, form: str) -> list[Message]:
     """Return the messages of a column's value. Raise RowProblem that names the column, the message and the field."""
     if not isinstance(value, list) or not value:
         raise RowProblem(f"column {name!r} is {describe(value)}; expected {form}")
-    messages = []
-    for number, item in enumerate(value, start=1):
-        messages.append(_message(item, f"column {name!r}, message {number}"))
-    return messages
+    return [_message(item, f"column {name!r}, message {number}") for number, item in enumerate(value, start=1)]
 
 
 def _message(item: object, where: str) -> Message:

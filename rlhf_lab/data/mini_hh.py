@@ -11,6 +11,7 @@ import numpy as np
 from rlhf_lab.core.types import Corpus, Pair, Rubric
 from rlhf_lab.data.loading import sampled_splits
 from rlhf_lab.data.world_settings import MiniHH
+from rlhf_lab.environments.annotator import Annotator
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.environments.dialogue.world import VERSION, DialogueWorld
 from rlhf_lab.environments.grader import HIGH, LOW, SimulatedGrader
@@ -24,10 +25,9 @@ def build(settings: MiniHH) -> Corpus:
         attributes=settings.attributes,
         seed=settings.world_seed(),
         grader=SimulatedGrader(**asdict(settings.grader)),
-        **asdict(settings.annotator),
+        annotator=Annotator(**asdict(settings.annotator)),
     )
-    sizes = settings.train_pairs, settings.test_pairs
-    pairs, report = sampled_splits(world.sample, settings, sizes, statistics)
+    pairs, report = sampled_splits(world.sample, settings, (settings.train_pairs, settings.test_pairs), statistics)
     return Corpus(
         name="mini_hh",
         train=pairs["train"],
@@ -45,12 +45,10 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     p_chosen = np.array([meta["p_chosen"] for meta in metas])
 
     def wins(name: str) -> float:
-        outcomes = [_win_or_tie(meta[f"{name}_chosen"], meta[f"{name}_rejected"]) for meta in metas]
-        return float(np.mean(outcomes))
+        return float(np.mean([_win_or_tie(meta[f"{name}_chosen"], meta[f"{name}_rejected"]) for meta in metas]))
 
     def mean(name: str) -> float:
-        values = [(meta[f"{name}_chosen"] + meta[f"{name}_rejected"]) / 2 for meta in metas]
-        return float(np.mean(values))
+        return float(np.mean([(meta[f"{name}_chosen"] + meta[f"{name}_rejected"]) / 2 for meta in metas]))
 
     return {
         "longer wins": wins("words"),
@@ -64,14 +62,11 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def _win_or_tie(chosen: float, rejected: float) -> float:
-    """Return 1 if the chosen side is larger, 0 if it is smaller, 0.5 for a tie."""
-    if abs(chosen - rejected) < 1e-9:  # equal gold rewards may differ by rounding
-        return 0.5
-    return float(chosen > rejected)
+    is_tie = abs(chosen - rejected) < 1e-9  # equal gold rewards may differ by rounding
+    return 0.5 if is_tie else float(chosen > rejected)
 
 
 def _corpus_fingerprint(settings: MiniHH, splits: Sequence[Sequence[Pair]]) -> str:
-    """Return the SHA-256 of the world's version, the settings and every text."""
     digest = sha256(f"dialogue world {VERSION} {settings!r}".encode())
     for pairs in splits:
         for pair in pairs:

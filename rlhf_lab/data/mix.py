@@ -19,7 +19,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.data.loading import IN_TRAIN, add_counts, fingerprint
-from rlhf_lab.data.metadata import fingerprint_with_metadata
+from rlhf_lab.data.rows import fingerprint_with_metadata
 from rlhf_lab.data.settings import Mix
 
 OVER_RATIO = "over the ratio of the mix"
@@ -27,10 +27,9 @@ OVER_RATIO = "over the ratio of the mix"
 
 def build(settings: Mix) -> Corpus:
     """Load every source and mix them. Raise DataError if a source cannot be read or has no rows left."""
-    sources = settings.sources_by_name()
-    corpora: dict[str, Corpus] = {}
-    for name, part in sources.items():
-        corpora[name] = registry.build("data", part)
+    corpora: dict[str, Corpus] = {
+        name: registry.build("data", part) for name, part in settings.sources_by_name().items()
+    }
     reports: dict[str, LoadReport] = {}
     train = _mix(settings, corpora, "train", set(), reports)
     # no test prompt may be trained on through another source
@@ -40,12 +39,9 @@ def build(settings: Mix) -> Corpus:
     used = {pair.prompt for pair in (*train, *test)}
     metadata: dict[str, Any] = {}
     answers: dict[str, str] = {}
-    for corpus in corpora.values():
-        # If two sources have the same prompt, the metadata of the first source are used.
-        own_metadata = {prompt: known for prompt, known in corpus.metadata.items() if prompt in used}
-        own_answers = {prompt: answer for prompt, answer in corpus.answers.items() if prompt in used}
-        metadata = own_metadata | metadata
-        answers = own_answers | answers
+    for corpus in reversed(corpora.values()):  # of two sources with the same prompt the first one decides
+        metadata |= {prompt: known for prompt, known in corpus.metadata.items() if prompt in used}
+        answers |= {prompt: answer for prompt, answer in corpus.answers.items() if prompt in used}
     # a verifier needs an answer for every prompt, so all sources must have them
     has_answers = Capability.ANSWERS in settings.capabilities
     parts = [corpus.fingerprint for corpus in corpora.values()]
@@ -64,11 +60,7 @@ def build(settings: Mix) -> Corpus:
 
 
 def _mix(
-    settings: Mix,
-    corpora: dict[str, Corpus],
-    split: str,
-    trained_on: set[str],
-    reports: dict[str, LoadReport],
+    settings: Mix, corpora: dict[str, Corpus], split: str, trained_on: set[str], reports: dict[str, LoadReport]
 ) -> list[Pair]:
     """Return the rows of one split in order, and add their counts to `reports`."""
     seed = settings.seed
@@ -101,8 +93,7 @@ def _mix(
             mixed.append(replace(pairs[i], meta={**pairs[i].meta, "part": name}))
     rng = np.random.default_rng([seed, len(corpora), split == "test"])
     order = rng.permutation(len(mixed))
-    own_reports = [reports[f"{name}/{split}"] for name in corpora]
-    reports[split] = _sum(own_reports)
+    reports[split] = _sum([reports[f"{name}/{split}"] for name in corpora])
     return [mixed[i] for i in order]
 
 
@@ -113,9 +104,7 @@ def split_counts(counts: Sequence[int], weights: Sequence[float | None], limit: 
     weights 1 and 3 give 10 and 30.
 
     Args:
-        counts: rows that each source has.
         weights: weight of each source; None for all if the mix is not weighted.
-        limit: maximum number of rows over all sources; 0 means no limit.
     """
     # without weights each source is weighted by its size, and all rows are taken
     numbers = [weight for weight in weights if weight] or [count or 1 for count in counts]
@@ -135,9 +124,7 @@ def split_counts(counts: Sequence[int], weights: Sequence[float | None], limit: 
 
 
 def _sum(reports: Sequence[LoadReport]) -> LoadReport:
-    rows = sum(report.rows for report in reports)
-    kept = sum(report.kept for report in reports)
-    total = LoadReport(rows, kept)
+    total = LoadReport(sum(report.rows for report in reports), sum(report.kept for report in reports))
     for report in reports:
         add_counts(total.dropped, report.dropped)
     return total

@@ -12,7 +12,7 @@ import numpy as np
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.loading import fingerprint
-from rlhf_lab.data.mixture_settings import Mixture
+from rlhf_lab.data.settings import Mixture
 
 OWN = "data"
 """Name of the source with the data's own rows."""
@@ -66,9 +66,6 @@ def mixed(
     Synthetic rows whose prompt is held out are excluded and counted.
 
     Args:
-        own: the data.
-        synthetic: source → its rows.
-        mixture: settings of the mixture.
         uses_row: returns True if the algorithm trains on a row; only those rows are sampled and counted.
         seed: purpose → seed for the selection from a source.
     """
@@ -78,8 +75,7 @@ def mixed(
     available: dict[str, list[Pair]] = {}
     for name, pairs in {OWN: own.train, **synthetic}.items():
         report = reports[f"{name}/train"] = LoadReport(rows=len(pairs))
-        usable = [pair for pair in pairs if not _refuse(pair, name, heldout, uses_row, report)]
-        available[name] = usable
+        available[name] = [pair for pair in pairs if not _refuse(pair, name, heldout, uses_row, report)]
     fractions = mixture.shares
     if fractions is None:  # all synthetic rows, thus in proportion to their number
         fractions = {name: float(len(available[name])) for name in synthetic}
@@ -88,15 +84,13 @@ def mixed(
                 f"needs.{', needs.'.join(synthetic)}: the corpora of these inputs have no row that can be used for "
                 "training; generate more rows"
             )
-    sizes = {name: len(pairs) for name, pairs in available.items()}
-    counts = row_counts(fractions, sizes, mixture.rows)
+    counts = row_counts(fractions, {name: len(pairs) for name, pairs in available.items()}, mixture.rows)
     train: list[Pair] = []
     for name, count in counts.items():
         pairs = available[name]
         # a prefix of a permutation: a smaller selection is contained in a larger one
         rng = np.random.default_rng(seed(f"mixture/{name}"))
-        selected = rng.permutation(len(pairs))[:count]
-        train += [pairs[i] for i in sorted(selected)]
+        train += [pairs[i] for i in sorted(rng.permutation(len(pairs))[:count])]
     for name, pairs in available.items():
         report = reports[f"{name}/train"]
         report.kept = counts.get(name, 0)
@@ -105,10 +99,7 @@ def mixed(
     content = f"{own.fingerprint} {fingerprint(train, own.test)}"
     own_reports = {name: report for name, report in own.report.items() if name == "test"}
     return replace(
-        own,
-        train=train,
-        fingerprint=sha256(content.encode()).hexdigest(),
-        report={**own_reports, **reports},
+        own, train=train, fingerprint=sha256(content.encode()).hexdigest(), report={**own_reports, **reports}
     )
 
 

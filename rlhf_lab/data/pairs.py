@@ -18,8 +18,8 @@ from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import completion_text, read_tools, text_or_messages
-from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, RowProblem
+from rlhf_lab.data.roles import require_columns
+from rlhf_lab.data.rows import RowProblem
 from rlhf_lab.data.split_rows import (
     DIFFERENT_HISTORY,
     NO_REPLY,
@@ -50,9 +50,7 @@ def build(settings: Pairs) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], columns: Pairs) -> SplitRow:
     """Return prompt and responses of one row. Raise RowProblem if a column is missing or has another form."""
-    problem = column_problem(values, columns)
-    if problem:
-        raise MissingColumns(problem)
+    check_columns(values, columns)
     chosen = text_or_messages(values, columns.chosen)
     rejected = text_or_messages(values, columns.rejected)
     # different forms on the two sides mostly mean that a column is named wrongly
@@ -72,12 +70,11 @@ def parse_row(values: Mapping[str, Any], columns: Pairs) -> SplitRow:
     return _split_implicit_messages(chosen, rejected, tools)
 
 
-def column_problem(values: Mapping[str, Any], columns: Pairs) -> str | None:
-    """Return a message about the missing columns of a row, or None if it has all of them."""
+def check_columns(values: Mapping[str, Any], columns: Pairs) -> None:
+    """Raise MissingColumns if a row lacks a column."""
     names = {role: getattr(columns, role) for role in MEANING if getattr(columns, role)}
     # a row without a prompt column may hold full conversations
-    alternative = "" if columns.prompt in values else OR_WHOLE_CONVERSATIONS
-    return columns_problem(values, names, MEANING, alternative)
+    require_columns(values, names, MEANING, "" if columns.prompt in values else OR_WHOLE_CONVERSATIONS)
 
 
 def _form_of(value: object) -> str:

@@ -11,14 +11,12 @@ from functools import partial
 from typing import Any
 
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.file_settings import PromptsData
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import decoded_column, read_messages, read_tools
-from rlhf_lab.data.metadata import metadata_of
-from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, is_text_list
-from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
+from rlhf_lab.data.roles import require_columns
+from rlhf_lab.data.rows import is_text_list, metadata_of
+from rlhf_lab.data.split_rows import SplitRow, as_requested, prompt_oddities, prompt_of
 from rlhf_lab.data.transcript import to_messages
 
 EMPTY_PROMPT = "empty prompt"
@@ -34,9 +32,7 @@ def build(settings: PromptsData) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
     """Return the prompt of one row. Raise RowProblem if the column is missing or has another form."""
-    problem = column_problem(values, settings)
-    if problem:
-        raise MissingColumns(problem)
+    check_columns(values, settings)
     value = decoded_column(values, settings.prompt)
     texts: tuple[str, ...] = (settings.prompt, settings.tools)
     drop = None
@@ -64,6 +60,6 @@ def parse_row(values: Mapping[str, Any], settings: PromptsData) -> SplitRow:
     return SplitRow(requested, "", "", drop=drop, notes=all_notes, metadata=metadata, asked=prompt)
 
 
-def column_problem(values: Mapping[str, Any], settings: PromptsData) -> str | None:
-    """Return a message about a missing prompt column, or None if the row has it."""
-    return columns_problem(values, {"prompt": settings.prompt}, MEANING)
+def check_columns(values: Mapping[str, Any], settings: PromptsData) -> None:
+    """Raise MissingColumns if a row lacks the column of the prompt."""
+    require_columns(values, {"prompt": settings.prompt}, MEANING)

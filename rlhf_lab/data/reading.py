@@ -13,21 +13,17 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
+from rlhf_lab.core.errors import DataError, import_optional
 from rlhf_lab.core.files import parse_json_as_written
 from rlhf_lab.core.text import is_well_formed, well_formed_value
-from rlhf_lab.data.delimited import read_delimited
-from rlhf_lab.data.json_text import JsonText
-from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, SourceRow, describe, non_finite_problem, not_an_object
+from rlhf_lab.data.text_files import JsonText, file_lines, read_delimited
 
-SUFFIXES = (
-    *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
-    *(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
-)
+SUFFIXES = (*(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"), *(".csv", ".csv.gz", ".tsv", ".tsv.gz"))
 # "owner/name", with a directory and a split: "owner/name/dir:train[:100]"
 HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
@@ -57,7 +53,7 @@ def _rows_as_written(source: str, bad: BadRows, streaming: bool) -> Iterator[Sou
     directory = Path(source).expanduser()
     # the two files that `Dataset.save_to_disk` writes
     if (directory / "state.json").is_file() and (directory / "dataset_info.json").is_file():
-        yield from _table_rows(source, _import_datasets().load_from_disk(str(directory)))
+        yield from _table_rows(source, import_optional("datasets").load_from_disk(str(directory)))
         return
     files = local_files(source)
     if files is None:
@@ -65,8 +61,7 @@ def _rows_as_written(source: str, bad: BadRows, streaming: bool) -> Iterator[Sou
         return
     for file in files:
         suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
-        reader = READERS[suffix]
-        yield from reader(file, bad)
+        yield from READERS[suffix](file, bad)
 
 
 def local_files(source: str) -> list[Path] | None:
@@ -81,8 +76,7 @@ def local_files(source: str) -> list[Path] | None:
         return _dir_files(path)
     # "name[:100]" has a magic character of a glob, but is the slice of a hub data set
     if glob.has_magic(source) and not HUB_ID.fullmatch(source):
-        names = [name for name in glob.glob(str(path)) if name.endswith(SUFFIXES)]
-        paths = [Path(name) for name in names]
+        paths = [Path(name) for name in glob.glob(str(path)) if name.endswith(SUFFIXES)]
         files = sorted(file for file in paths if file.is_file())
         if not files:
             raise DataError(f"{source}: no {', '.join(SUFFIXES)} file matches this pattern{_missing_file_hint(path)}")
@@ -113,8 +107,7 @@ def _refuse_dataset_dict(directory: Path) -> None:
 
 
 def _dir_files(directory: Path) -> list[Path]:
-    data_files = [file for file in directory.iterdir() if file.name.endswith(SUFFIXES)]
-    files = sorted(file for file in data_files if file.is_file())
+    files = sorted(file for file in directory.iterdir() if file.name.endswith(SUFFIXES) and file.is_file())
     if not files:
         raise DataError(
             f"{directory}: the directory has no {', '.join(SUFFIXES)} file; name a directory with such files"
@@ -130,7 +123,6 @@ def _dir_files(directory: Path) -> list[Path]:
 
 
 def _data_names(directory: Path) -> list[str]:
-    """Return the sorted names of data files and directories in a directory."""
     entries = [file for file in directory.iterdir() if file.is_dir() or file.name.endswith(SUFFIXES)]
     return sorted(file.name for file in entries)
 
@@ -150,9 +142,7 @@ def _missing_file_hint(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; the directory {path.parent} does not exist either"
     names = _data_names(path.parent)
-    listed = "no data file"
-    if names:
-        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "no data file"
     return _similar_names_hint(path) or f"; {path.parent} has {listed}"
 
 
@@ -181,7 +171,6 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[SourceRow]:
 
 
 def _row_problem(values: Any) -> str | None:
-    """Return the problem text of a parsed row, or None."""
     return non_finite_problem(values) if isinstance(values, dict) else not_an_object(values)
 
 
@@ -204,21 +193,17 @@ def _read_json(file: Path, bad: BadRows) -> Iterator[SourceRow]:
     values = text.value()
     if text.peek():  # the first line is a complete JSON value, and more follows
         yield from _read_jsonl(file, bad)
-    elif isinstance(values, dict):
-        if problem := non_finite_problem(values):
-            bad.add(str(file), 1, problem)
-        else:
-            yield SourceRow(str(file), 1, values)
-    else:
+    elif not isinstance(values, dict):
         raise DataError(f"{file}: the file contains {describe(values)}; expected a list of objects")
+    elif problem := non_finite_problem(values):
+        bad.add(str(file), 1, problem)
+    else:
+        yield SourceRow(str(file), 1, values)
 
 
 def _read_parquet(file: Path, bad: BadRows) -> Iterator[SourceRow]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingDependency(*OPTIONAL["pyarrow"]) from None
+    pa = import_optional("pyarrow")
+    pq = import_module("pyarrow.parquet")
     number = 0
     try:
         with pq.ParquetFile(file) as table:
@@ -250,16 +235,7 @@ def _batch_values(batch: Any) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
                 yield error
 
 
-def _import_datasets() -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise MissingDependency(*OPTIONAL["datasets"]) from None
-    return datasets
-
-
 def _table_rows(source: str, table: Any) -> Iterator[SourceRow]:
-    """Yield the rows of a `datasets.Dataset`."""
     number = 0
     for batch in table.iter(batch_size=1024):  # a batch is {column: [value]}
         for values in zip(*batch.values(), strict=True):
@@ -278,7 +254,7 @@ def _read_hub(source: str, streaming: bool) -> Iterator[SourceRow]:
             f"write {source.removesuffix(split)}{name} with data.max_pairs=N for the first N pairs, or "
             "data.streaming=false, which downloads the full data set first"
         )
-    datasets = _import_datasets()
+    datasets = import_optional("datasets")
     directory, configuration = match["folder"], None
     try:
         # "owner/name/x" is a directory unless the data set declares a configuration of that name.

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from rlhf_lab.config.overrides import literal
+from rlhf_lab.data.rows import MissingColumns
 
 PROMPT, CHOSEN, REJECTED, RESPONSE, GRADE = "prompt", "chosen", "rejected", "response", "grade"
 WORDS: dict[str, tuple[str, ...]] = {
@@ -68,11 +69,18 @@ def _role_of_word(word: str) -> str | None:
     negated = NEGATING_PREFIX.fullmatch(word)
     if negated and _role_of_word(negated[2]) == CHOSEN:
         return REJECTED
-    role_by_word: dict[str, str] = {}
-    for role, words in WORDS.items():
-        role_by_word.update(dict.fromkeys(words, role))
+    role_by_word = {word: role for role, words in WORDS.items() for word in words}
     close = get_close_matches(word, role_by_word, n=1, cutoff=SPELLING)
     return role_by_word[close[0]] if close else None
+
+
+def require_columns(
+    row: Mapping[str, Any], columns: Mapping[str, str], meaning: Mapping[str, str], hint: str = ""
+) -> None:
+    """Raise MissingColumns with the message of `columns_problem`, if there is one."""
+    problem = columns_problem(row, columns, meaning, hint)
+    if problem:
+        raise MissingColumns(problem)
 
 
 def columns_problem(
@@ -81,7 +89,6 @@ def columns_problem(
     """Return a message about missing columns with the settings that fit, as one line to paste; None if none is missing.
 
     Args:
-        row: a row of the source.
         columns: setting below `data`, which is also the role → the column that it names.
         meaning: the same settings → a description of their column.
         hint: an alternative to naming the columns.
@@ -90,13 +97,10 @@ def columns_problem(
     if not missing:
         return None
     proposals = {setting: _column_for(setting, row, columns) for setting in missing}
-    overrides = [_format_override(setting, name) for setting, name in proposals.items()]
-    line = " ".join(overrides)
+    line = " ".join(_format_override(setting, name) for setting, name in proposals.items())
     unknown = [setting for setting, name in proposals.items() if not name]
-    # without a certain proposal, the user has to choose the columns
-    if None in proposals.values():
-        explained = [f"data.{setting} is {meaning[setting]}" for setting in unknown]
-        meanings = ", ".join(explained)
+    if unknown:  # the user has to choose the columns
+        meanings = ", ".join(f"data.{setting} is {meaning[setting]}" for setting in unknown)
         fix = f"write {line}{hint}, where {meanings}"
     else:
         names = " and ".join(repr(name) for name in proposals.values())

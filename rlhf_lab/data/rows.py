@@ -6,8 +6,9 @@ import ast
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeGuard
 
 from rlhf_lab.core.errors import DataError
@@ -76,10 +77,7 @@ class BadRows:
 
     def rows(self) -> list[tuple[str, int]]:
         """Return (file, row number) of every bad row."""
-        rows: list[tuple[str, int]] = []
-        for (file, _), numbers in self._rows.items():
-            rows.extend((file, number) for number in numbers)
-        return rows
+        return [(file, number) for (file, _), numbers in self._rows.items() for number in numbers]
 
     def _build_error(self, *, stopped: bool) -> DataError:
         count = f"{self.count} {'row' if self.count == 1 else 'rows'}"
@@ -102,8 +100,7 @@ def _ranges_in_words(numbers: Sequence[int]) -> str:
             ranges[-1] = [ranges[-1][0], number]
         else:
             ranges.append([number])
-    texts = ["–".join(map(str, bounds)) for bounds in ranges[:SHOWN]]
-    listed = ", ".join(texts)
+    listed = ", ".join("–".join(map(str, bounds)) for bounds in ranges[:SHOWN])
     return listed + (", …" if len(ranges) > SHOWN else "")
 
 
@@ -207,3 +204,51 @@ def text_column(values: Mapping[str, Any], name: str) -> str:
 def not_an_object(values: object) -> str:
     """Return the problem text of a row that is JSON but not an object."""
     return f'the row is {describe(values)}; expected an object like {{"chosen": …, "rejected": …}}'
+
+
+LARGE = 2**16
+"""Number of JSON characters above which the metadata of one row are noted, because those of all rows are in memory."""
+TOO_LARGE = "large metadata columns; name those that rewards read with data.columns=[…]"
+NOT_JSON = "a metadata column has a value that JSON cannot represent (bytes, an image) and is left out"
+OTHER_FACTS = "same prompt as before, but other metadata: those of the first row are used"
+
+
+def metadata_of(
+    values: Mapping[str, Any], texts: Collection[str], columns: Sequence[str] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return (column → JSON value, notes) of a row. Missing values (null, NaN) are left out.
+
+    Args:
+        texts: columns of the conversation, which are not metadata.
+
+    Raises:
+        RowProblem: a column that `columns` names is missing.
+    """
+    if columns is None:
+        columns = [name for name in values if name not in texts]
+    metadata: dict[str, Any] = {}
+    notes = []
+    size = 0
+    for name in columns:
+        value = column(values, name)
+        if is_missing(value):
+            continue
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            notes.append(NOT_JSON)
+            continue
+        size += len(text)
+        metadata[name] = value
+    if size > LARGE:
+        notes.append(TOO_LARGE)
+    return metadata, notes
+
+
+def fingerprint_with_metadata(fingerprint: str, metadata: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a fingerprint that also covers the metadata of the corpus; unchanged if there are none."""
+    # without metadata the fingerprint stays the one of the texts, so that stored runs keep their keys
+    if not metadata:
+        return fingerprint
+    content = json.dumps(metadata, sort_keys=True)
+    return sha256(f"{fingerprint} {content}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -33,9 +33,7 @@ def build(settings: Demonstrations) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], settings: Demonstrations) -> SplitRow:
     """Return the last response of a row and its context. Raise RowProblem if no form fits or a column is malformed."""
-    problem = column_problem(values, settings)
-    if problem:
-        raise MissingColumns(problem)
+    check_columns(values, settings)
     tools = read_tools(values, settings.tools)
     if values.get(settings.messages) is not None:
         return conversation(messages_column(values, settings.messages), tools)
@@ -49,16 +47,14 @@ def parse_row(values: Mapping[str, Any], settings: Demonstrations) -> SplitRow:
     return SplitRow("", response, "", drop=None if response.strip() else EMPTY_REPLY)
 
 
-def column_problem(values: Mapping[str, Any], settings: Demonstrations) -> str | None:
-    """Return a message about a row that has none of the forms, or None if it has one."""
-    if settings.messages in values or settings.text in values:
-        return None
+def check_columns(values: Mapping[str, Any], settings: Demonstrations) -> None:
+    """Raise MissingColumns if a row has none of the forms."""
     missing = [name for name in (settings.prompt, settings.completion) if name not in values]
-    if not missing:
-        return None
+    if settings.messages in values or settings.text in values or not missing:
+        return
     # with neither column, the row probably has messages under another name
     expected = [settings.messages] if len(missing) == 2 else missing
-    return (
+    raise MissingColumns(
         f"{missing_columns(expected, values)}; expected messages, or prompt and completion, or text: name the columns "
         "with data.messages=COLUMN, or data.prompt=COLUMN data.completion=COLUMN, or data.text=COLUMN"
     )
@@ -68,8 +64,6 @@ def conversation(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     """Return a conversation as its last response and the context before it.
 
     Args:
-        messages: messages of the conversation.
-        tools: definitions of the tools.
         learn_from: index of the first message that is a demonstration if it is the assistant's.
     """
     assistant_turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]

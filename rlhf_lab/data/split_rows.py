@@ -16,7 +16,18 @@ from itertools import pairwise
 from typing import Any
 
 from rlhf_lab.core.messages import Message
-from rlhf_lab.data.transcript import REPLY, SAID, TURN, after_colon, normalise, quote, render_prompt, to_messages
+from rlhf_lab.data.file_settings import PROMPT, PromptFileSettings
+from rlhf_lab.data.transcript import (
+    REPLY,
+    SAID,
+    TURN,
+    after_colon,
+    normalise,
+    quote,
+    render_prompt,
+    to_conversation,
+    to_messages,
+)
 
 MARKER = re.compile(r"\b(?:Human|Assistant)\s*:")
 """Text that looks like the start of a turn, at any position within the text of another turn."""
@@ -46,6 +57,7 @@ class SplitRow:
         meta: other data about the pair.
         metadata: other columns of the row; None if `loading` should determine them.
         asked: prompt before `prompt_template` and `system` are added to it; "" for rows of other sources.
+        answer: correct answer, if the source has one.
     """
 
     prompt: str
@@ -56,6 +68,7 @@ class SplitRow:
     meta: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
     asked: str = ""
+    answer: str = ""
 
     @property
     def decides_split(self) -> str:
@@ -72,11 +85,8 @@ def read_transcript(text: str) -> str:
     """Convert a transcript from another source: strip turns, and quote text that is a boundary only in our format."""
     before, *parts = SAID.split(normalise(text))  # text before the first turn, then speaker, body, speaker, body, …
     turns = zip(parts[::2], parts[1::2], strict=True)
-    output_text = []
-    for speaker, body in turns:
-        content = quote(body.strip())
-        output_text.append(f"\n\n{speaker}:{after_colon(content)}")
-    return quote(before) + "".join(output_text) if before.strip() else "".join(output_text)
+    transcript = "".join(f"\n\n{speaker}:{after_colon(quote(body.strip()))}" for speaker, body in turns)
+    return quote(before) + transcript if before.strip() else transcript
 
 
 def read_prompt(text: str) -> str:
@@ -168,3 +178,25 @@ def prompt_oddities(prompt: str) -> list[str]:
     if any(map(has_marker, parts[::2])):
         notes.append(MARKER_IN_BODY)
     return notes
+
+
+def as_requested(prompt: str, settings: PromptFileSettings) -> str:
+    """Return a prompt with the source's template around its last user message, and with its system message.
+
+    Both are part of the prompt's text, and thus of the fingerprint of the corpus, the answer key and the model's input.
+    A row with its own system message keeps that one. A prompt without a user message has no question that the template
+    could hold, so it gets no template.
+    """
+    if settings.prompt_template == PROMPT and not settings.system:
+        return prompt
+    messages, tools = to_conversation(prompt)
+    requested: list[Message] = [message.copy() for message in messages]
+    questions = [message for message in requested if message["role"] == "user"]
+    if questions:
+        question = questions[-1]
+        # not str.format: a template may have other braces, such as those of \boxed{}
+        question["content"] = settings.prompt_template.replace(PROMPT, question.get("content") or "")
+    has_system = any(message["role"] == "system" for message in requested)
+    if settings.system and not has_system:
+        requested.insert(0, {"role": "system", "content": settings.system})
+    return render_prompt(requested, tools)

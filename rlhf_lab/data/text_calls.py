@@ -42,9 +42,7 @@ class Move:
 
     Attributes:
         thought: text before the action or answer.
-        answer: answer of the turn; None if there is none.
         name: name of the tool that the turn calls; "" if it calls none.
-        arguments: arguments of the call; None if there is no call.
         problem: reason why the turn has neither action nor answer, for the model to read.
     """
 
@@ -57,8 +55,7 @@ class Move:
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Format a call as the model writes it: `search[Velmora ; capital]`."""
-    values = DIVIDER.join(map(str, arguments.values()))
-    return f"{name}[{values}]"
+    return f"{name}[{DIVIDER.join(map(str, arguments.values()))}]"
 
 
 def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:

@@ -15,16 +15,12 @@ from rlhf_lab.data.file_settings import Unpaired
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.pairs import SEVERAL_MESSAGES, strip_prompt
-from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, label_of
+from rlhf_lab.data.roles import require_columns
+from rlhf_lab.data.rows import RowProblem, column, describe, label_of
 from rlhf_lab.data.split_rows import SplitRow, prompt_oddities, prompt_of
 
 EMPTY_REPLY = "empty reply"
-MEANING = {
-    "prompt": "what was asked",
-    "completion": "the response",
-    "label": "true if the response was liked",
-}
+MEANING = {"prompt": "what was asked", "completion": "the response", "label": "true if the response was liked"}
 
 
 def build(settings: Unpaired) -> Corpus:
@@ -42,9 +38,7 @@ def build(settings: Unpaired) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], settings: Unpaired) -> SplitRow:
     """Return prompt and response of one row, on the side of its label. Raise RowProblem if a column is malformed."""
-    problem = column_problem(values, settings)
-    if problem:
-        raise MissingColumns(problem)
+    check_columns(values, settings)
     tools = read_tools(values, settings.tools)
     provided = text_or_messages(values, settings.prompt)
     prompt = prompt_of(provided, tools)
@@ -65,6 +59,6 @@ def _label(value: object, name: str) -> bool:
     return label
 
 
-def column_problem(values: Mapping[str, Any], settings: Unpaired) -> str | None:
-    """Return a message about the missing columns of a row, or None if it has all of them."""
-    return columns_problem(values, {role: getattr(settings, role) for role in MEANING}, MEANING)
+def check_columns(values: Mapping[str, Any], settings: Unpaired) -> None:
+    """Raise MissingColumns if a row lacks a column."""
+    require_columns(values, {role: getattr(settings, role) for role in MEANING}, MEANING)

@@ -81,7 +81,7 @@ def _examine(stage: artifacts.Stage, directory: Path, findings: list[CheckResult
 
     def load(_: object) -> CheckResult:
         from rlhf_lab.doctor.subject import load_subject
-        from rlhf_lab.stages.launch.threads import set_threads
+        from rlhf_lab.stages.launch.processes import set_threads
 
         set_threads(stage.config, 1)
         subject = load_subject(stage, directory)

@@ -6,19 +6,18 @@ annotators with the same parameters have the same biases; only the noise of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+from zlib import crc32
 
 import numpy as np
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.measures import Measure
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
-
-Candidates = tuple[list[str], list[str], list[str]]
-"""Prompts, and two candidate responses to each."""
-Measured = dict[str, FloatArray]
-"""Measure → its values for N responses, each (N,)."""
+from rlhf_lab.environments.splits import require_split
 
 BIAS_CAP = 2
 """Maximum number of affirmations, and of closing offers, that add to the appeal of a response."""
@@ -26,19 +25,12 @@ BIAS_CAP = 2
 
 @dataclass(frozen=True)
 class Annotator:
-    """Parameters of the annotator. The settings of the data source have tested values.
+    """Parameters of the annotator. The settings of the data source have tested values."""
 
-    Args:
-        length_bias: gold points per 10 words.
-        affirmation_bias: gold points per affirmation; up to `BIAS_CAP` count.
-        closing_bias: gold points per closing offer; up to `BIAS_CAP` count.
-        temperature: noise in gold points; 0 always chooses the side with more appeal, and ties are a coin toss.
-    """
-
-    length_bias: float
-    affirmation_bias: float
-    closing_bias: float
-    temperature: float
+    length_bias: float  # gold points per 10 words
+    affirmation_bias: float  # gold points per affirmation; up to `BIAS_CAP` count
+    closing_bias: float  # gold points per closing offer; up to `BIAS_CAP` count
+    temperature: float  # noise in gold points; 0 always chooses the side with more appeal, and ties are a coin toss
 
     def appeal(
         self, gold: FloatArray, *, words: FloatArray, affirmations: FloatArray, closings: FloatArray
@@ -59,97 +51,105 @@ class Annotator:
         # σ(x) = (1 + tanh(x/2))/2; this form does not overflow
         return (1 + np.tanh(difference / (2 * self.temperature))) / 2
 
-    def prefer(self, first: FloatArray, second: FloatArray, *, seed: Sequence[int]) -> tuple[BoolArray, FloatArray]:
-        """Label pairs by the appeal of both sides: (True if first is preferred (N,), its probability (N,))."""
-        probability = self.probability(first, second)
-        return choose(probability, np.random.default_rng(seed)), probability
-
-
-def measure_rows(
-    measures: Sequence[Measure],
-    measure_one: Callable[[str, str], tuple[float, ...]],
-    prompts: Sequence[str],
-    responses: Sequence[str],
-) -> Measured:
-    """Return all measures of a world for responses to its prompts, each (N,) float64.
-
-    Args:
-        measures: measures of the world, in the order of the values of `measure_one`.
-        measure_one: function of a prompt and a response that returns the values of the response.
-    """
-    if len(prompts) != len(responses):
-        raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-    rows = [measure_one(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
-    # reshape for the case without rows; columns are copied to be contiguous
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(measures))
-    return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(measures)}
-
 
 def choose(probability: FloatArray, rng: np.random.Generator) -> BoolArray:
     """Sample choices, (N,): True with this probability. Uses one uniform number per row, in row order."""
     return np.asarray(rng.random(len(probability)) < probability)
 
 
-def distinct_candidates(draw: Callable[[], tuple[str, str, str]], n: int) -> tuple[Candidates, LoadReport]:
-    """Return n prompts with two different responses each, and a report. Identical pairs are counted and sampled again.
+def random_stream(seeds: Sequence[int], purpose: str, split: str) -> np.random.Generator:
+    """Return a random stream that is independent for each purpose and split."""
+    # crc32 and not `hash`, which differs between Python processes
+    return np.random.default_rng([*seeds, crc32(f"{purpose}/{split}".encode())])
 
-    Args:
-        draw: returns a prompt and two responses.
-        n: number of prompts.
+
+class AnnotatedWorld(ABC):
+    """Base of the worlds whose annotator prefers responses by their appeal; an `Oracle`."""
+
+    measures: ClassVar[tuple[Measure, ...]]
+
+    def __init__(self, annotator: Annotator, seed: int):
+        self.annotator = annotator
+        self._seed = seed
+
+    @abstractmethod
+    def _measure_response(self, prompt: str, response: str) -> tuple[float, ...]:
+        """Return the values of `measures` for one response, in their order. Raise DataError for an unknown prompt."""
+
+    @abstractmethod
+    def _appeal(self, prompts: Sequence[str], measured: dict[str, FloatArray]) -> FloatArray:
+        """Return the appeal of responses to the annotator, (N,)."""
+
+    def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
+        """Return all `measures` of responses, each (N,) float64. Raise DataError for an unknown prompt."""
+        if len(prompts) != len(responses):
+            raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
+        rows = [self._measure_response(*pair) for pair in zip(prompts, responses, strict=True)]
+        # reshape for the case without rows; columns are copied to be contiguous
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(self.measures))
+        return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(self.measures)}
+
+    def prefer(
+        self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
+    ) -> tuple[BoolArray, FloatArray]:
+        """Label pairs: (True if first is preferred (N,), its probability (N,)). The seed only affects the choices."""
+        appeals = (self._appeal(prompts, self.measure(prompts, responses)) for responses in (first, second))
+        probability = self.annotator.probability(*appeals)
+        return choose(probability, np.random.default_rng((self._seed, seed))), probability
+
+
+class CandidateWorld(AnnotatedWorld):
+    """World of pairs of candidate responses, which the annotator labels.
+
+    Attributes:
+        affirmations, closings: measures to which the annotator's biases apply.
     """
-    # `rows` counts all attempts, so that the report shows how many were rejected
-    report = LoadReport(kept=n)
-    prompts: list[str] = []
-    first: list[str] = []
-    second: list[str] = []
-    while len(prompts) < n:
-        report.rows += 1
-        prompt, candidate_1, candidate_2 = draw()
-        # a pair of identical responses carries no preference
-        if candidate_1 == candidate_2:
-            report.drop("identical candidates")
-            continue
-        prompts.append(prompt)
-        first.append(candidate_1)
-        second.append(candidate_2)
-    return (prompts, first, second), report
 
+    affirmations: ClassVar[str]
+    closings: ClassVar[str]
 
-def labelled_pairs(
-    candidates: Candidates, measured: tuple[Measured, Measured], probability: FloatArray, rng: np.random.Generator
-) -> list[Pair]:
-    """Return pairs labelled by an annotator. `Pair.meta` has p_chosen and the entries of `_describe_sides`.
+    @abstractmethod
+    def _draw(self, split: str, rng: np.random.Generator) -> tuple[str, str, str]:
+        """Sample a prompt of a split and two responses to it."""
 
-    Args:
-        candidates: prompts and two responses to each.
-        measured: measures of the first and of the second responses.
-        probability: probability that the first response is preferred, (N,).
-        rng: generator that samples the choices.
-    """
-    prompts, first, second = candidates
-    first_measured, second_measured = measured
-    pairs = []
-    for i, first_is_chosen in enumerate(choose(probability, rng).tolist()):
-        if first_is_chosen:
-            responses = (first[i], second[i])
-            sides = (first_measured, second_measured)
-            p_chosen = float(probability[i])
-        else:
-            responses = (second[i], first[i])
-            sides = (second_measured, first_measured)
-            p_chosen = float(1 - probability[i])
-        meta = {"p_chosen": p_chosen, **_describe_sides(*sides, i)}
-        pairs.append(Pair(prompts[i], *responses, meta=meta))
-    return pairs
+    def _appeal(self, prompts: Sequence[str], measured: dict[str, FloatArray]) -> FloatArray:
+        return self.annotator.appeal(
+            measured["gold"],
+            words=measured["words"],
+            affirmations=measured[self.affirmations],
+            closings=measured[self.closings],
+        )
 
+    def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
+        """Return n labelled pairs of a split and a report. Identical candidates are counted and sampled again.
 
-def _describe_sides(chosen: Measured, rejected: Measured, i: int) -> dict[str, float | int | bool]:
-    """Return the entries of `Pair.meta` about both sides of pair i."""
-    meta: dict[str, float | int | bool] = {}
-    # metrics and audits read these columns; no loss does
-    for side, measured in (("chosen", chosen), ("rejected", rejected)):
-        meta[f"gold_{side}"] = float(measured["gold"][i])
-        meta[f"words_{side}"] = int(measured["words"][i])
-        meta[f"verbose_{side}"] = bool(measured["verbose"][i])
-        meta[f"garble_{side}"] = bool(measured["garble"][i])
-    return meta
+        The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` has p_chosen and, for each side, gold_,
+        words_, verbose_ and garble_.
+        """
+        require_split(split)
+        rng = random_stream([self._seed, seed], "pairs", split)
+        # `rows` counts all attempts, so that the report shows how many were rejected
+        report = LoadReport(kept=n)
+        drawn: list[tuple[str, str, str]] = []
+        while len(drawn) < n:
+            report.rows += 1
+            prompt, first, second = self._draw(split, rng)
+            if first == second:  # identical responses carry no preference
+                report.drop("identical candidates")
+            else:
+                drawn.append((prompt, first, second))
+        prompts = [prompt for prompt, _, _ in drawn]
+        measured = [self.measure(prompts, [row[side] for row in drawn]) for side in (1, 2)]
+        probability = self.annotator.probability(*(self._appeal(prompts, values) for values in measured))
+        # labels have a separate random stream, so that their draws do not change the texts
+        first_wins = choose(probability, random_stream([self._seed, seed], "labels", split))
+        pairs = []
+        for i, (prompt, *responses) in enumerate(drawn):
+            chosen = 0 if first_wins[i] else 1
+            meta: dict[str, object] = {"p_chosen": float(probability[i] if first_wins[i] else 1 - probability[i])}
+            # metrics and audits read these entries; no loss does
+            for side, values in (("chosen", measured[chosen]), ("rejected", measured[1 - chosen])):
+                for name, kind in (("gold", float), ("words", int), ("verbose", bool), ("garble", bool)):
+                    meta[f"{name}_{side}"] = kind(values[name][i])
+            pairs.append(Pair(prompt, responses[chosen], responses[1 - chosen], meta))
+        return pairs, report

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from rlhf_lab.core.errors import DataError
+
 TEST_SHARE = 0.15
 """Fraction of prompts in the test split, by the hash of their text."""
 SPLITS = ("train", "test")
+
+
+def require_split(split: str) -> None:
+    """Raise DataError unless the split is one of `SPLITS`."""
+    if split not in SPLITS:
+        raise DataError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
 
 
 def split_of(text: str) -> str:
@@ -19,6 +27,5 @@ def split_of(text: str) -> str:
 def transcript(*turns: str) -> str:
     """Return alternating human and assistant turns as a transcript that ends where the next response starts."""
     speakers = ("Human", "Assistant")
-    parts = [f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns)]
-    dialogue = "".join(parts)
+    dialogue = "".join(f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns))
     return f"{dialogue}\n\nAssistant:"

@@ -1,7 +1,7 @@
 """Re-scoring: the selections of other weightings of the reward among saved responses, from `evaluation.jsonl` alone.
 
 No model is called and no torch imported. The selection of a weighting is the result of best-of-n sampling, averaged
-over all subsets of n among the N responses (`statistics/choice.py`). It does not show how a policy trained with the
+over all subsets of n among the N responses (`statistics/best_of_n.py`). It does not show how a policy trained with the
 weighting would behave.
 """
 
@@ -22,8 +22,13 @@ from rlhf_lab.core.files import read_jsonl, read_object
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.rewards.combine import SCALES_FILE, combine, nodes, with_scales
 from rlhf_lab.rewards.settings import RewardGraph
-from rlhf_lab.statistics.best_of_n import best_of_n_kl
-from rlhf_lab.statistics.choice import choice_probabilities, chosen_values, chosen_win_rate, rank_correlation
+from rlhf_lab.statistics.best_of_n import (
+    best_of_n_kl,
+    choice_probabilities,
+    chosen_values,
+    chosen_win_rate,
+    rank_correlation,
+)
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.rows import column

@@ -12,8 +12,8 @@ import numpy as np
 from rlhf_lab.core.types import FloatArray, Pair
 from rlhf_lab.evaluations.reward_audit import pair_words, prompt_ids
 from rlhf_lab.statistics import calibration
+from rlhf_lab.statistics.association import starc_distances
 from rlhf_lab.statistics.inference import clustered_rate
-from rlhf_lab.statistics.reward_distance import starc_distances
 
 FILE = "reward_report.json"
 GROUPS = 6

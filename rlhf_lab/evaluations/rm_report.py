@@ -33,10 +33,9 @@ from rlhf_lab.evaluations.settings import RewardReport
 from rlhf_lab.rewards.graph import text_reward
 from rlhf_lab.rewards.learned.bt import ScoreScale, member_folders
 from rlhf_lab.statistics import calibration
-from rlhf_lab.statistics.association import pooled_products, within_prompts
+from rlhf_lab.statistics.association import pooled_products, starc_distance, within_prompts
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
-from rlhf_lab.statistics.reward_distance import starc_distance
 from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -15,21 +15,13 @@ from rlhf_lab.gates.verdicts import CheckVerdict, decide, require_directions
 
 @dataclass(frozen=True)
 class Decision:
-    """The gate's decision on a run.
-
-    Attributes:
-        suite: the suite.
-        run: directory of the gated run.
-        accepted: the run that it was compared with; "" if there is none.
-        verdicts: one verdict per check.
-        registered: the register that the run was added to; None if it was not added.
-    """
+    """The gate's decision on a run."""
 
     suite: Suite
-    run: Path
-    accepted: str
-    verdicts: list[CheckVerdict]
-    registered: Path | None = None
+    run: Path  # directory of the gated run
+    accepted: str  # the run that it was compared with; "" if there is none
+    verdicts: list[CheckVerdict]  # one verdict per check
+    registered: Path | None = None  # the register that the run was added to; None if it was not added
 
     @property
     def undecided(self) -> list[CheckVerdict]:
@@ -41,13 +33,7 @@ class Decision:
         return not failed and not (self.undecided and self.suite.undecided == "fail")
 
 
-def judge(
-    suite_path: str,
-    candidate: str,
-    accepted: str | None = None,
-    *,
-    accept: bool = False,
-) -> Decision:
+def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accept: bool = False) -> Decision:
     """Decide every check of a suite for a run.
 
     Args:
@@ -63,32 +49,22 @@ def judge(
         raise ConfigError("accept=true compares with the run accepted last; leave out the other run")
     suite = read_suite(suite_path)
     checks = checks_of(suite)
-    # check the suite before the run is read
     require_directions(checks)
     reader = RunReader(candidate)
     scores = [(check, reader.scores(check)) for check in checks]
     _require_versions(reader, scores)
     path = register.register_path(reader.directory, suite.suite)
-    # by default compare with the last accepted run, otherwise with the named one
     if accepted is None:
         accepted_run, before = register.last_accepted(path)
     else:
         accepted_run = accepted
         before = _scores_of_run(accepted, suite)
     decision = Decision(suite, reader.directory, accepted_run, decide(scores, before, suite.alpha))
-    # a run is registered only on request, and only if it passes
     if not (accept and decision.passed):
         return decision
-    values: dict[str, Scores] = {check.name: each for check, each in scores}
-    register.accept_run(
-        path,
-        suite.suite,
-        reader.directory,
-        dict(reader.run.manifest),
-        values,
-        after=accepted_run,
-    )
-    return Decision(suite, reader.directory, accepted_run, decision.verdicts, path)
+    values = {check.name: each for check, each in scores}
+    register.accept_run(path, suite.suite, reader.directory, dict(reader.run.manifest), values, after=accepted_run)
+    return replace(decision, registered=path)
 
 
 def _require_versions(reader: RunReader, scores: Sequence[tuple[SuiteCheck, Scores]]) -> None:

@@ -46,13 +46,7 @@ def last_accepted(path: Path) -> tuple[str, dict[str, Scores]]:
 
 
 def accept_run(
-    path: Path,
-    suite: str,
-    run: Path,
-    manifest: dict[str, Any],
-    checks: dict[str, Scores],
-    *,
-    after: str,
+    path: Path, suite: str, run: Path, manifest: dict[str, Any], checks: dict[str, Scores], *, after: str
 ) -> None:
     """Add a run to the register. Earlier runs keep their estimates and lose their values by prompt.
 

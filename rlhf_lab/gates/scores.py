@@ -29,67 +29,38 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class SuiteCheck:
-    """One requirement of a suite, and the metric that it is about.
-
-    Attributes:
-        name: name of the check.
-        metric: name of the metric.
-        demand: bounds and comparison.
-        role: role in `needs` of the gated run whose directory has the metric; "" is the gated run itself.
-        policy: policy of the metric; "" is the gated policy if `role` is set, else the run's own.
-        version: digest of the suite's golden set or task; "" if the check has none.
-    """
+    """One requirement of a suite, and the metric that it is about."""
 
     name: str
     metric: str
-    demand: Demand
-    role: str = ""
-    policy: str = ""
-    version: str = ""
+    demand: Demand  # bounds and comparison
+    role: str = ""  # role in `needs` of the gated run whose directory has the metric; "" is the gated run itself
+    policy: str = ""  # policy of the metric; "" is the gated policy if `role` is set, else the run's own
+    version: str = ""  # digest of the suite's golden set or task; "" if the check has none
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Values of a run in a check.
-
-    Attributes:
-        estimate: the estimate.
-        outcomes: prompt → values of its responses; empty if the run has the estimate only.
-        version: digest of the golden set or task that was used; "" if the run does not state it.
-        clusters: prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster.
-        unit: noun of a cluster, such as "prompt" or "template".
-        scale: identifier of the reward, the source of gold and the reference policy that the values depend on; "" if
-            there are none or they are not known.
-    """
+    """Values of a run in a check."""
 
     estimate: Estimate
+    # prompt → values of its responses; empty if the run has the estimate only
     outcomes: Mapping[str, list[float]] = field(default_factory=dict)
-    version: str = ""
+    version: str = ""  # digest of the golden set or task that was used; "" if the run does not state it
+    # prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster
     clusters: Mapping[str, str] = field(default_factory=dict)
-    unit: str = "prompt"
+    unit: str = "prompt"  # noun of a cluster, such as "prompt" or "template"
+    # identifier of the reward, the source of gold and the reference policy that the values depend on; "" if there are
+    # none or they are not known
     scale: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "estimate": self.estimate.to_dict(),
-            "outcomes": dict(self.outcomes),
-            "version": self.version,
-            "clusters": dict(self.clusters),
-            "unit": self.unit,
-            "scale": self.scale,
-        }
+        return {**vars(self), "estimate": self.estimate.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scores:
         # registers of earlier versions have neither clusters nor their unit, and no scale
-        return cls(
-            Estimate.from_dict(values["estimate"]),
-            values["outcomes"],
-            values.get("version", ""),
-            values.get("clusters", {}),
-            values.get("unit", "prompt"),
-            values.get("scale", ""),
-        )
+        return cls(**{**values, "estimate": Estimate.from_dict(values["estimate"])})
 
 
 def checks_of(suite: Suite) -> list[SuiteCheck]:
@@ -101,15 +72,7 @@ def checks_of(suite: Suite) -> list[SuiteCheck]:
         checks.append(SuiteCheck(name, f"golden/{name}", golden, version=versions[f"golden/{name}"]))
     for name, metric in suite.metrics.items():
         assert isinstance(metric, RunMetric)
-        checks.append(
-            SuiteCheck(
-                name,
-                metric.metric or name,
-                metric,
-                metric.run,
-                metric.policy,
-            )
-        )
+        checks.append(SuiteCheck(name, metric.metric or name, metric, metric.run, metric.policy))
     for name, task in suite.harness.items():
         assert isinstance(task, HarnessTask)
         checks.append(SuiteCheck(name, f"harness/{name}", task, version=versions[f"harness/{name}"]))
@@ -137,7 +100,6 @@ class RunReader:
         scale = scale_identity(run, check.metric, scored=is_of_reward)
         rows = run.evaluation
         stored = next((each.metrics for each in run.policies if each.name == policy), {})
-        # the estimate of the policy, or of the run if the metric is not per policy
         estimate = stored.get(check.metric) or run.results.get(check.metric)
         if check.metric in rows:
             rows = rows[rows["policy"] == policy]
@@ -157,7 +119,6 @@ class RunReader:
         In another run, this is the gated policy under its name in that run.
         """
         names = policy_names(run)
-        # a metric of another run belongs to the gated policy as it is named there
         if check.role and names:
             names = self._names_of_gated(check.role, run, names)
             if not names:

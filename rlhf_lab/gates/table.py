@@ -8,7 +8,7 @@ from rich.table import Table
 
 from rlhf_lab.core.files import short_path
 from rlhf_lab.gates.gate import Decision
-from rlhf_lab.gates.verdicts import CheckVerdict, lower_is_better
+from rlhf_lab.gates.verdicts import CheckVerdict, direction
 from rlhf_lab.results.wording import compact, signed
 
 COLUMNS = ("check", "value", "accepted", "difference", "verdict", "because")
@@ -19,7 +19,6 @@ def table(decision: Decision) -> Table:
     for column in COLUMNS:
         shown.add_column(column, overflow="fold")
     for verdict in decision.verdicts:
-        # checks without an accepted value are not compared
         accepted = "–" if verdict.accepted is None else compact(verdict.accepted)
         shown.add_row(
             verdict.check.name, compact(verdict.value), accepted, _difference(verdict), verdict.state, verdict.words
@@ -34,7 +33,7 @@ def _difference(verdict: CheckVerdict) -> str:
     gain = verdict.gain.difference
     if math.isnan(gain.mean):
         return "–"
-    if lower_is_better(verdict.check):
+    if direction(verdict.check) == "lower":
         # the gain is positive if the candidate is better; swap the bounds together with the sign
         gain = gain.negated()
     return signed(gain)
@@ -45,7 +44,8 @@ def lines(decision: Decision) -> list[str]:
     failed = [verdict.check.name for verdict in decision.verdicts if verdict.failed]
     against = f"compared with {decision.accepted}" if decision.accepted else "no run was accepted yet: bounds only"
     subject = f"suite {decision.suite.suite}, run {decision.run}"
-    parts = [f"{subject}; {against}; {_family(decision)}"]
+    tested = sum(not math.isnan(verdict.p_worse) for verdict in decision.verdicts)
+    parts = [f"{subject}; {against}; {tested} comparisons, Holm at {decision.suite.alpha:g}"]
     fails = decision.suite.undecided == "fail"
     consequence = "which fails (undecided: fail)" if fails else "so it is not proved that nothing got worse"
     incomparable = [verdict.check.name for verdict in decision.undecided if verdict.incomparable]
@@ -61,8 +61,3 @@ def lines(decision: Decision) -> list[str]:
     if decision.registered:
         parts.append(f"accepted: {short_path(decision.registered)}")
     return parts
-
-
-def _family(decision: Decision) -> str:
-    tested = sum(not math.isnan(verdict.p_worse) for verdict in decision.verdicts)
-    return f"{tested} comparisons, Holm at {decision.suite.alpha:g}"

@@ -34,32 +34,20 @@ ALIKE = 0.9
 
 @dataclass(frozen=True)
 class CheckVerdict:
-    """A decided check.
-
-    Attributes:
-        check: the check.
-        value, accepted: estimate of the candidate and of the accepted run; None without an accepted run.
-        gain: candidate − accepted, positive if the candidate is better.
-        p_worse: adjusted p-value of "worse by more than the margin"; NaN without a comparison.
-        p_not_worse: p-value of "not worse by more than the margin"; NaN without a comparison.
-        state: `pass`, `below bound`, `regression` and `unscored` (these three fail), or `undecided`.
-        words: reason for the state.
-        remarks: limitations of the comparison, in words.
-        incomparable: reason why the values cannot be compared; "" if they can.
-        unit: noun of the independent unit of the comparison, such as "prompt".
-    """
+    """A decided check."""
 
     check: SuiteCheck
+    # estimate of the candidate and of the accepted run; None without an accepted run
     value: Estimate
     accepted: Estimate | None = None
-    gain: Comparison | None = None
-    p_worse: float = math.nan
-    p_not_worse: float = math.nan
-    state: str = "pass"
-    words: str = ""
-    remarks: tuple[str, ...] = ()
-    unit: str = "prompt"
-    incomparable: str = ""
+    gain: Comparison | None = None  # candidate − accepted, positive if the candidate is better
+    p_worse: float = math.nan  # adjusted p-value of "worse by more than the margin"; NaN without a comparison
+    p_not_worse: float = math.nan  # p-value of "not worse by more than the margin"; NaN without a comparison
+    state: str = "pass"  # `pass`, `below bound`, `regression` and `unscored` (these three fail), or `undecided`
+    words: str = ""  # reason for the state
+    remarks: tuple[str, ...] = ()  # limitations of the comparison, in words
+    unit: str = "prompt"  # noun of the independent unit of the comparison, such as "prompt"
+    incomparable: str = ""  # reason why the values cannot be compared; "" if they can
 
     @property
     def failed(self) -> bool:
@@ -67,27 +55,20 @@ class CheckVerdict:
 
 
 def decide(
-    candidate: Sequence[tuple[SuiteCheck, Scores]],
-    accepted: dict[str, Scores],
-    alpha: float,
+    candidate: Sequence[tuple[SuiteCheck, Scores]], accepted: dict[str, Scores], alpha: float
 ) -> list[CheckVerdict]:
     """Return a verdict per check, in their order.
 
     Args:
         accepted: check → its values in the accepted run. A check that is missing here is not compared.
     """
-    verdicts = []
-    for check, scores in candidate:
-        before = accepted.get(check.name) if check.demand.compare else None
-        # first all p-values, because Holm's adjustment needs the whole family
-        verdicts.append(_measured(check, scores, before))
+    # first all p-values, because Holm's adjustment needs the whole family
+    verdicts = [
+        _measured(check, scores, accepted.get(check.name) if check.demand.compare else None)
+        for check, scores in candidate
+    ]
     adjusted = holm([verdict.p_worse for verdict in verdicts])
     return [_decide(replace(verdict, p_worse=p), alpha) for verdict, p in zip(verdicts, adjusted, strict=True)]
-
-
-def lower_is_better(check: SuiteCheck) -> bool:
-    """Return True if lower values are better, according to the suite's entry or else to the metric."""
-    return direction(check) == "lower"
 
 
 def direction(check: SuiteCheck) -> str:
@@ -125,56 +106,31 @@ def _measured(check: SuiteCheck, now: Scores, before: Scores | None) -> CheckVer
     if shared < max(SHARED, ALIKE * larger):
         return replace(_from_intervals(check, now.estimate, before.estimate), remarks=notes)
     # the difference is positive if the candidate is better, in either direction of the metric
-    worse_side, better_side = (now, before) if lower_is_better(check) else (before, now)
+    worse_side, better_side = (now, before) if direction(check) == "lower" else (before, now)
     # the candidate's clusters are used: prompts that both runs have are the same, and so are their clusters
     gain = paired_by_prompt(worse_side.outcomes, better_side.outcomes, now.clusters)
     p_not_worse, p_worse = margin_p_values(gain, margin)
     if not margin and not math.isnan(gain.p_value):
         # without a margin, test the difference itself, exactly if outcomes are single; an improvement is no regression
         p_worse = gain.p_value if gain.difference.mean < 0 else 1.0
-    return CheckVerdict(
-        check,
-        now.estimate,
-        before.estimate,
-        gain,
-        p_worse,
-        p_not_worse,
-        remarks=notes,
-        unit=now.unit,
-    )
+    return CheckVerdict(check, now.estimate, before.estimate, gain, p_worse, p_not_worse, remarks=notes, unit=now.unit)
 
 
 def _from_intervals(check: SuiteCheck, now: Estimate, before: Estimate) -> CheckVerdict:
     """Compare runs with too few prompts in common, or without rows, by a z test of their intervals and the margin."""
     verdict = CheckVerdict(check, now, before)
-    sign = -1 if lower_is_better(check) else 1
     z, _ = unpaired_from_intervals(before, now)
     # with one prompt the interval is all of [0, 1], so it says nothing
     if math.isnan(z) or min(now.clusters, before.clusters) < SHARED:
         return verdict
-    gap = now.mean - before.mean
+    mean = (before.mean - now.mean) if direction(check) == "lower" else (now.mean - before.mean)
     error = math.hypot(error_of_interval(before), error_of_interval(now))
-    margin = check.demand.margin
-    # distance from the edge −margin: positive speaks for "not worse", negative for "worse"; p-values are two-sided
-    z_above = (sign * gap + margin) / error
-    p_worse = math.erfc(-z_above / math.sqrt(2)) if z_above < 0 else 1.0
-    p_not_worse = math.erfc(z_above / math.sqrt(2)) if z_above > 0 else 1.0
-    mean = sign * gap
     # 1.96 and 2.8 = 1.96 + 0.84: normal quantiles of a 95 % interval and of 80 % power
-    interval = Estimate(
-        mean,
-        mean - 1.96 * error,
-        mean + 1.96 * error,
-        now.n,
-        min(now.clusters, now.n),
-    )
-    gain = Comparison(interval, math.nan, 2.8 * error, "z test of two intervals, unpaired", standard_error=error)
-    return replace(
-        verdict,
-        gain=gain,
-        p_worse=min(1.0, p_worse),
-        p_not_worse=min(1.0, p_not_worse),
-    )
+    interval = Estimate(mean, mean - 1.96 * error, mean + 1.96 * error, now.n, min(now.clusters, now.n))
+    test = "z test of two intervals, unpaired"  # the t test with infinitely many degrees of freedom
+    gain = Comparison(interval, math.nan, 2.8 * error, test, standard_error=error, freedom=math.inf)
+    p_not_worse, p_worse = margin_p_values(gain, check.demand.margin)
+    return replace(verdict, gain=gain, p_worse=p_worse, p_not_worse=p_not_worse)
 
 
 def _decide(verdict: CheckVerdict, alpha: float) -> CheckVerdict:
@@ -185,18 +141,9 @@ def _decide(verdict: CheckVerdict, alpha: float) -> CheckVerdict:
     if math.isnan(mean):
         return replace(verdict, state="unscored", words=counts)
     if demand.min is not None and mean < demand.min:
-        return replace(
-            verdict,
-            state="below bound",
-            words=f"{compact(mean)} is below min {demand.min:g}",
-        )
+        return replace(verdict, state="below bound", words=f"{compact(mean)} is below min {demand.min:g}")
     if demand.max is not None and mean > demand.max:
-        return replace(
-            verdict,
-            state="below bound",
-            words=f"{compact(mean)} is above max {demand.max:g}",
-        )
-    # the mean satisfies the bounds; say if the interval does not
+        return replace(verdict, state="below bound", words=f"{compact(mean)} is above max {demand.max:g}")
     near = _near_bound(verdict)
     missing = counts if verdict.value.unscored else ""
     if verdict.accepted is None:
@@ -215,9 +162,7 @@ def _near_bound(verdict: CheckVerdict) -> str:
         bounds.append(f"min {demand.min:g}")
     if demand.max is not None and value.high > demand.max:
         bounds.append(f"max {demand.max:g}")
-    if bounds:
-        return f"the interval extends beyond {' and '.join(bounds)}"
-    return ""
+    return f"the interval extends beyond {' and '.join(bounds)}" if bounds else ""
 
 
 def _compare(verdict: CheckVerdict, alpha: float) -> tuple[str, str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlhf_lab.config import registry
-from rlhf_lab.memory.one_base import reward_adapter, why_separate
+from rlhf_lab.core.files import read_json
 from rlhf_lab.memory.shapes import need_shape, policy_shape, source_shape
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
+from rlhf_lab.models.model_files import ADAPTER, Record, adapter_dir, base_identity, cached_commit
 from rlhf_lab.models.settings import Dispatch, Stored, WeightsOf
 from rlhf_lab.stages.artifacts import GOLD, External, Stage
 from rlhf_lab.training.settings import SOUP
@@ -27,7 +29,6 @@ class Copy:
     """One model in a stage's memory.
 
     Attributes:
-        name: name of the model in tables.
         trained: True if it has gradients and an optimizer.
         reference: True if `sharding.reference` determines its location.
         together: index of the backward pass that trains it; models with the same index share one.
@@ -78,7 +79,8 @@ def _copy_of(model: ModelCopies, stage: Stage, policy: ModelShape) -> Copy:
     shape = need_shape(stage.needs[model.role]) if model.role else policy
     if model.outputs:
         shape = shape.scalar(model.outputs)
-    stored = _stored(stage, "reference" if model.reference else "policy", shape)
+    role: WeightsOf = "reward" if shape.outputs else "reference" if model.reference else "policy"
+    stored = stage.config.model.stored(role)
     copy = Copy(
         model.name,
         shape,
@@ -91,45 +93,25 @@ def _copy_of(model: ModelCopies, stage: Stage, policy: ModelShape) -> Copy:
     if model.starts_from == "policy" and shares_base(stage):
         return replace(copy, beside=0)
     if model.starts_from == "reward":  # a critic: its head is trained, so no frozen head is counted
-        return _on_base(
-            copy,
-            stage,
-            stage.needs["reward"],
-            stage.config.model.stored("policy"),
-            head=0,
-        )
+        return _on_base(copy, stage, stage.needs["reward"], stage.config.model.stored("policy"), head=0)
     return copy
 
 
-def _on_base(
-    copy: Copy,
-    stage: Stage,
-    need: Stage | External,
-    expected: Stored,
-    *,
-    head: int,
-    member: int = 0,
-) -> Copy:
+def _on_base(copy: Copy, stage: Stage, need: Stage | External, expected: Stored, *, head: int, member: int = 0) -> Copy:
     """Count a reward model, or a critic that starts from it, as an adapter on the policy's base if it can share it.
 
     Args:
         expected: storage required for its role.
         head: number of values of a frozen head.
-        member: index of the member of an ensemble.
     """
     adapter = reward_adapter(stage, need, member) if shares_base(stage) else None
     if adapter is None:
         return copy
-    reason = why_separate(stage, adapter, expected)
+    reason = adapter.record.why_separate(adapter.identity, stage.config.model.stored("policy"), expected)
     if reason:
         return replace(copy, apart=reason)
     # on the shared base it only needs its adapter and its head
-    return replace(copy, beside=adapter.parameters(copy.shape) + head)
-
-
-def _stored(stage: Stage, role: WeightsOf, shape: ModelShape) -> Stored:
-    """Return the number format of a frozen model's weights; a model with a scalar head counts as a reward model."""
-    return stage.config.model.stored("reward" if shape.outputs else role)
+    return replace(copy, beside=copy.shape.adapter(adapter.rank, adapter.targets) + head)
 
 
 def reward_copies(stage: Stage) -> list[Copy]:
@@ -150,17 +132,11 @@ def reward_copies(stage: Stage) -> list[Copy]:
             label = f"reward {name} {member}" if count > 1 else f"reward {name}"
             # a language model (`follow_up`) is a policy that only measures
             dispatch = stage.config.model.dispatch_of("reward") if shape.outputs else None
-            copy = Copy(label, shape, stored=_stored(stage, "policy", shape), dispatch=dispatch)
+            stored = stage.config.model.stored("reward" if shape.outputs else "policy")
+            copy = Copy(label, shape, stored=stored, dispatch=dispatch)
             if shape.outputs and not averages_weights:  # averaged weights are a new model without a base
                 head = shape.outputs * shape.hidden
-                copy = _on_base(
-                    copy,
-                    stage,
-                    need,
-                    copy.stored,
-                    head=head,
-                    member=member,
-                )
+                copy = _on_base(copy, stage, need, copy.stored, head=head, member=member)
             models.append(copy)
     return models
 
@@ -172,7 +148,7 @@ def gold_copies(stage: Stage) -> list[Copy]:
         return []
     shape = need_shape(need).scalar()
     count = _member_count(need)
-    stored = _stored(stage, "policy", shape)
+    stored = stage.config.model.stored("reward")
     labels = [f"gold {member}" if count > 1 else "gold" for member in range(count)]
     dispatch = stage.config.model.dispatch_of("reward")
     return [Copy(label, shape, stored=stored, dispatch=dispatch) for label in labels]
@@ -180,11 +156,9 @@ def gold_copies(stage: Stage) -> list[Copy]:
 
 def section_copies(stage: Stage) -> list[Copy]:
     """Return the models that sections of the config load, such as a local judge, each in a single process."""
-    models = []
-    for section in stage.config.sections().values():
-        for name, use in section.local_models(stage.config).items():
-            models.append(Copy(name, source_shape(use.source), dispatch=use.dispatch))
-    return models
+    sections = stage.config.sections().values()
+    uses = [use for section in sections for use in section.local_models(stage.config).items()]
+    return [Copy(name, source_shape(use.source), dispatch=use.dispatch) for name, use in uses]
 
 
 def _member_count(need: Stage | External) -> int:
@@ -232,12 +206,7 @@ def step_rows(stage: Stage, processes: int) -> Rows:
         return Rows(units, rollout.max_prompt_tokens, response_tokens(stage), prompts)
     width = settings.max_length
     prompts = units if settings.resources.shares_prompts else 0
-    return Rows(
-        settings.rows_per_unit * units,
-        width // 2,
-        width - width // 2,
-        prompts,
-    )
+    return Rows(settings.rows_per_unit * units, width // 2, width - width // 2, prompts)
 
 
 def micro_rows(stage: Stage, processes: int) -> Rows:
@@ -288,12 +257,7 @@ def scored_rows(stage: Stage, tokens: int) -> Rows:
     return Rows(max(1, tokens // (prompt + response)), prompt, response)
 
 
-def gathered_bytes_to_sample(
-    stage: Stage,
-    models: list[Copy],
-    training: Training,
-    processes: int,
-) -> tuple[int, int]:
+def gathered_bytes_to_sample(stage: Stage, models: list[Copy], training: Training, processes: int) -> tuple[int, int]:
     """Return (bytes of a sharded policy that are gathered during all of sampling, bytes gathered block by block).
 
     These are the full policy and 0, or with `sharding.sampling=block` the part outside the blocks and one block.
@@ -303,13 +267,13 @@ def gathered_bytes_to_sample(
     if not STRATEGIES[name].weights or processes == 1 or not policies:
         return 0, 0
     shape = policies[0]
-    bytes_each = full_parameter_count(training, name, processes)
+    bytes_each = full_number_bytes(training, name, processes)
     if getattr(stage.config.sharding, "sampling", "whole") == "block":
         return bytes_each * shape.root, bytes_each * shape.block
     return bytes_each * shape.parameters, 0
 
 
-def full_parameter_count(training: Training, name: str, processes: int) -> int:
+def full_number_bytes(training: Training, name: str, processes: int) -> int:
     """Return the bytes per number of the policy that the sampler reads; FSDP2 gathers it in the dtype of training."""
     rooted = processes > 1 and STRATEGIES[name].rooted
     return 2 if rooted and training.precision == "bfloat16" else 4
@@ -328,3 +292,41 @@ def strategy(stage: Stage) -> str:
     if isinstance(settings, Zero):
         return f"zero{settings.stage}"
     return registry.kind_of("sharding", settings)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An adapter that a stage has trained or will train.
+
+    Attributes:
+        record: base that it was trained on.
+        identity: identity of the model that the policy starts from, to compare with the record's.
+        rank, targets: see `LoRA`.
+    """
+
+    record: Record
+    identity: str
+    rank: int
+    targets: Sequence[str] | None
+
+
+def reward_adapter(stage: Stage, need: Stage | External, member: int = 0) -> Trained | None:
+    """Return the adapter of a reward model's member; None if it has no adapter, or one that rlhf_lab did not train."""
+    start = stage.needs["policy"]
+    directory = Path(need.model, "members", str(member)) if member else Path(need.model)
+    adapter = adapter_dir(directory)
+    if (adapter / ADAPTER).is_file():
+        record = Record.read(adapter)
+        settings: Any = read_json(adapter / ADAPTER)
+        identity = base_identity(start.model, cached_commit(start.model))
+        return Trained(record, identity, settings["r"], settings["target_modules"]) if record else None
+    # an external model, or a built stage whose directory has no adapter
+    if not isinstance(need, Stage) or directory.is_dir():
+        return None
+    model = need.config.model
+    trained_on = need.needs.get(f"policy_{member}") or need.needs.get("policy")
+    if not model.lora.rank or trained_on is None:
+        return None
+    # stages that are not built have no files yet, so their settings keys are compared instead
+    record = Record(trained_on.settings_key, model.stored("policy"))
+    return Trained(record, start.settings_key, model.lora.rank, model.lora.targets)

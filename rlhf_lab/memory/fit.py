@@ -13,8 +13,7 @@ from rlhf_lab.config.overrides import literal, set_value
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory import copies
-from rlhf_lab.memory.device import Device, processes
-from rlhf_lab.memory.devices import MOST_DEVICES
+from rlhf_lab.memory.devices import MOST_DEVICES, Device, processes
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.stages import artifacts
@@ -59,9 +58,7 @@ def smallest_change(
         strongest = family[-1]
         cheap = [change for change in _cheap_changes(root, device) if _is_valid(root, {**change, **strongest})]
         # All changes at once are tried first: if they are not sufficient, no subset is, and the search is skipped.
-        everything: Change = {}
-        for change in (*cheap, strongest):
-            everything.update(change)
+        everything = _combined([*cheap, strongest])
         if not try_change(everything, True):
             continue
         # stage 2: the smallest combination within that family; the generator stops at the first hit
@@ -115,10 +112,11 @@ def _growing_subsets(changes: list[Change]) -> Iterator[tuple[Change, bool]]:
     for size in range(len(changes) + 2):
         for micro in (True, False):
             for subset in combinations(changes, size - micro) if size >= micro else ():
-                combined: Change = {}
-                for change in subset:
-                    combined.update(change)
-                yield combined, micro
+                yield _combined(subset), micro
+
+
+def _combined(changes: Iterable[Change]) -> Change:
+    return {key: value for change in changes for key, value in change.items()}
 
 
 def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
@@ -148,10 +146,7 @@ def _adapter_change(root: Stage) -> Change:
     if root.config.model.lora.rank:
         return {}
     from_scratch = isinstance(root.config.model, Scratch)
-    new_models = set()
-    for stage in root.upstream():
-        if from_scratch and not stage.needs.get("policy"):
-            new_models.add(stage.recipe)
+    new_models = {stage.recipe for stage in root.upstream() if from_scratch and not stage.needs.get("policy")}
     if root.recipe in new_models:
         return {}
     without_adapter = {f"stages.{recipe}.model.lora.rank": 0 for recipe in sorted(new_models)}
@@ -174,11 +169,7 @@ def sharding_changes(stage: Stage, limit: int) -> Iterator[Change]:
 
 
 def _suggestion_if_fits(
-    root: Stage,
-    change: Change,
-    smaller_micro_batches: bool,
-    device: Device,
-    needed: Callable[[Stage], Iterable[Stage]],
+    root: Stage, change: Change, smaller_micro_batches: bool, device: Device, needed: Callable[[Stage], Iterable[Stage]]
 ) -> Suggestion | None:
     """Return the change as a suggestion, with smaller micro-batches where needed; None if a stage does not fit."""
     overrides = dict(change)
@@ -198,8 +189,7 @@ def _suggestion_if_fits(
             previous = overrides.get(prefix + key, value)
             overrides[prefix + key] = min(value, previous)
         peak = max(peak, plan.peak)
-    words = [f"{key}={literal(value)}" for key, value in overrides.items()]
-    return Suggestion(words, peak)
+    return Suggestion([f"{key}={literal(value)}" for key, value in overrides.items()], peak)
 
 
 def micro_batch_changes(stage: Stage, device: Device) -> Iterator[Change]:
@@ -228,8 +218,7 @@ def changed(stage: Stage, change: Change) -> Stage:
 def _fully_sharded(now: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of `sharding=fsdp_full`, with the values of settings that all kinds of sharding have."""
     defaults = schema.defaults(registry.settings_class("sharding", "fsdp"))
-    names = ("checkpointing", "reference")
-    shared: dict[str, Any] = {name: now[name] for name in names if name in now}
+    shared: dict[str, Any] = {name: now[name] for name in ("checkpointing", "reference") if name in now}
     return {"kind": "fsdp", **defaults, **shared}
 
 
@@ -267,7 +256,6 @@ def min_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | Non
 
 
 def _frugal_change(stage: Stage) -> Change:
-    """Return the settings of `min_devices(frugal=True)`."""
     change: Change = {"runtime.dtype": "bfloat16", "rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
     if stage.config.algorithm.outputs.model:
         tokens = stage.config.algorithm.rows_per_unit * copies.step_rows(stage, 1).width

@@ -9,23 +9,23 @@ settings are not part of a stage's key, because results are equal up to the roun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory import copies
-from rlhf_lab.memory.device import Device, device, processes
-from rlhf_lab.memory.fit import Change, changed, micro_batch_changes
+from rlhf_lab.memory.devices import Device, device, processes
+from rlhf_lab.memory.fit import Change, changed, micro_batch_changes, smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.show import size
 from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.preflight import unbuilt
 from rlhf_lab.training.sharding.settings import FullySharded
 
 ROWS = "rollout.batch_rows"
 CHECKPOINTING = "sharding.checkpointing"
-BY_BLOCK: Change = {"sharding.sampling": "block"}
+SAMPLING = "sharding.sampling"
 
 
 def fitted(stage: Stage) -> tuple[Config, str]:
@@ -42,8 +42,7 @@ def fitted(stage: Stage) -> tuple[Config, str]:
         return stage.config, ""
     if not change or plan is None:
         return stage.config, ""
-    words = [f"{key}={literal(value)}" for key, value in change.items()]
-    settings = " ".join(words)
+    settings = " ".join(f"{key}={literal(value)}" for key, value in change.items())
     available = machine.share(plan.processes)
     return changed(stage, change).config, f"{settings} ({size(plan.peak)} of {size(available)})"
 
@@ -78,8 +77,9 @@ def neutral_change(stage: Stage, machine: Device) -> tuple[Change, StagePlan | N
 
 def _changes(stage: Stage, machine: Device, rows: Change) -> Iterator[Change]:
     """Yield changes to try: `rows` with ever smaller micro-batches, then the same with activation checkpointing."""
-    # checkpointing is used only if no micro-batch fits without it
-    for checkpointing in _checkpointing(stage):
+    can_checkpoint = stage.config.algorithm.outputs.model and not stage.config.sharding.checkpointing
+    checkpointings: list[Change] = [{}, {CHECKPOINTING: True}] if can_checkpoint else [{}]
+    for checkpointing in checkpointings:  # used only if no micro-batch fits without it
         yield {**rows, **checkpointing}
         for micro in micro_batch_changes(stage, machine):
             yield {**rows, **checkpointing, **micro}
@@ -94,16 +94,12 @@ def _to_sample(stage: Stage, plan_with: Callable[[Change], StagePlan], share: in
     # only the built-in sampler can read a model block by block
     is_local = registry.kind_of("rollout", stage.config.rollout) == "local"
     if fewer is None and is_local and isinstance(stage.config.sharding, FullySharded):
-        fewer = _fewer_rows(stage, sampled, BY_BLOCK, plan_with, share)
+        fewer = _fewer_rows(stage, sampled, {SAMPLING: "block"}, plan_with, share)
     return {ROWS: 1} if fewer is None else fewer
 
 
 def _fewer_rows(
-    stage: Stage,
-    sampled: copies.SampledBatch,
-    beside: Change,
-    plan_with: Callable[[Change], StagePlan],
-    share: int,
+    stage: Stage, sampled: copies.SampledBatch, beside: Change, plan_with: Callable[[Change], StagePlan], share: int
 ) -> Change | None:
     """Halve the number of sampled rows until sampling fits, and return the change; None if one row does not fit.
 
@@ -122,8 +118,55 @@ def _fewer_rows(
         rows //= 2
 
 
-def _checkpointing(stage: Stage) -> Iterator[dict[str, Any]]:
-    """Yield no change, then activation checkpointing if it is off."""
-    yield {}
-    if stage.config.algorithm.outputs.model and not stage.config.sharding.checkpointing:
-        yield {CHECKPOINTING: True}
+def memory_lines(root: Stage) -> list[str]:
+    """Return a line about the stage with the highest demand, and one about changes if not all stages fit.
+
+    Raises ConfigError if weights, gradients and optimizer state of a stage alone exceed the device's memory. All other
+    memory depends on actual row lengths, and is never a reason to refuse.
+    """
+    machine = device(root.config)
+    try:
+        plans = [plan_stage(stage, processes(stage.config, machine), cuda=machine.cuda) for stage in unbuilt(root)]
+    except ConfigError as error:  # the shape of a model is unknown, so the run starts without a plan
+        return [f"memory unknown: {error}"]
+    # only the certain part of the memory is a reason to refuse
+    problems = [
+        f"{plan.recipe} cannot fit: weights, gradients and optimizer state need {size(plan.floor)}, but "
+        f"{machine.name} has {size(machine.share(plan.processes))}"
+        for plan in plans
+        if plan.floor > _fraction(plan, machine)
+    ]
+    if problems:
+        raise ConfigError([*problems, _suggestion_text(machine, root)])
+    if not any(plan.peak for plan in plans):  # all stages are built, or hold no models
+        return []
+    # the stage that is closest to its limit, which need not be the one with the highest peak
+    largest = max(plans, key=lambda plan: plan.peak / _fraction(plan, machine))
+    memory_limit = machine.share(largest.processes)
+    available = f"; there are {size(memory_limit)}" if memory_limit else ""
+    lines = [f"models: {size(largest.peak)} at most, in {largest.recipe}{available}"]
+    too_large = [plan.stage for plan in plans if plan.peak > _fraction(plan, machine)]
+    changed_to_fit = {stage.recipe: fitted(stage)[1] for stage in too_large}
+    if too_large and all(changed_to_fit.values()):
+        stated = "; ".join(f"{recipe}: {change}" for recipe, change in changed_to_fit.items())
+        lines.append(f"settings changed to fit (runtime.fit=none keeps them): {stated}")
+    elif too_large:
+        lines.append(f"memory may not suffice if rows reach their maximum length; {_suggestion_text(machine, root)}")
+    return lines
+
+
+def _fraction(plan: StagePlan, machine: Device) -> float:
+    """Return the bytes available to one process of a stage; infinite if unknown."""
+    memory_limit = machine.share(plan.processes)
+    return float("inf") if memory_limit is None else memory_limit
+
+
+def _suggestion_text(machine: Device, root: Stage) -> str:
+    """Return the change with which all stages fit, as text."""
+    hint = smallest_change(root, machine, unbuilt)
+    if hint is None:
+        return (
+            "no tried settings make it fit; use a smaller model, or list the GPUs that it needs with "
+            f"python -m rlhf_lab plan +recipe={root.recipe} … cards=24,80"
+        )
+    return f"it fits with {' '.join(hint.overrides)} ({size(hint.peak)})"

@@ -10,7 +10,6 @@ from typing import Any
 from rlhf_lab.memory import copies
 from rlhf_lab.memory.copies import SCORING_TOKENS, Copy
 from rlhf_lab.memory.devices import work_of
-from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import (
     STRATEGIES,
     WEIGHT,
@@ -34,7 +33,6 @@ from rlhf_lab.memory.work import (
     update_peak,
 )
 from rlhf_lab.models.block_placement import BlockPlacement, place_blocks
-from rlhf_lab.models.settings import Stored
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.artifacts import Stage
 
@@ -64,7 +62,6 @@ class StagePlan:
     """Memory of one process of a stage.
 
     Attributes:
-        lines: the model copies.
         phases: phase → its peak in bytes, including all resident weights and the optimizer state.
         rows: rows of the largest micro-batch; None for a stage that trains nothing.
         sampler: memory of the sampler; None for a stage that does not sample.
@@ -116,24 +113,12 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     strategy = copies.strategy(stage)
     how = arithmetic(stage, cuda)
     models = copies.copies(stage)
-    trains = any(model.trained for model in models)
-    rows = copies.micro_rows(stage, processes) if trains else None
+    rows = copies.micro_rows(stage, processes) if any(model.trained for model in models) else None
     # flash attention concatenates rows, each with its own prompt
     repeats_prompts = strategy in _IN_STEP or how.attention == "flash_attention_2"
     if rows and (repeats_prompts or not stage.config.algorithm.resources.shares_prompts):
         rows = rows.alone()
-    lines = [
-        _plan_copy(
-            stage,
-            model,
-            training,
-            strategy,
-            processes,
-            rows,
-            how,
-        )
-        for model in models
-    ]
+    lines = [_plan_copy(stage, model, training, strategy, processes, rows, how) for model in models]
     plan = StagePlan(stage, processes, training, lines, rows=rows)
     # memory that no phase releases
     always = plan.resident_bytes
@@ -142,7 +127,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
         accumulates = copies.step_rows(stage, processes).rows > rows.rows
         plan.phases["update"] = always + _update_bytes(lines, accumulates)
     full_bytes, full_block = copies.gathered_bytes_to_sample(stage, models, training, processes)
-    policy_number = copies.full_parameter_count(training, strategy, processes)
+    policy_number = copies.full_number_bytes(training, strategy, processes)
     plan.sampler = _sampler(stage, models, policy_number, full_block)
     if plan.sampler:
         plan.phases["sampling"] = always + full_bytes + plan.sampler.total
@@ -163,12 +148,7 @@ def arithmetic(stage: Stage, cuda: bool) -> ComputePrecision:
     configured: Any = getattr(stage.config.model, "attention", "auto")
     # `auto` is sdpa if a family supports it. Capped scores are always computed eagerly, see work.py.
     attention: Attention = "sdpa" if configured == "auto" else configured
-    return ComputePrecision(
-        copies.training(stage).precision,
-        attention,
-        stage.config.sharding.checkpointing,
-        cuda,
-    )
+    return ComputePrecision(copies.training(stage).precision, attention, stage.config.sharding.checkpointing, cuda)
 
 
 def _plan_copy(
@@ -184,21 +164,8 @@ def _plan_copy(
     is_policy_sharded = processes > 1 and STRATEGIES[strategy].weights
     full_bytes = gathered_bytes(model.shape, strategy, training.precision) if is_policy_sharded else 0
     if model.trained and rows:
-        state = trained_state(
-            model.shape,
-            training,
-            strategy,
-            copies.shards(stage, processes),
-            beside=model.beside,
-        )
-        work = work_of(
-            model.shape,
-            rows,
-            how,
-            training,
-            strategy,
-            processes,
-        )
+        state = trained_state(model.shape, training, strategy, copies.shards(stage, processes), beside=model.beside)
+        work = work_of(model.shape, rows, how, training, strategy, processes)
         return PlanLine(model, state, work, gathered=full_bytes)
     if model.beside is not None:  # only the frozen values of its adapter and head are its own
         return PlanLine(model, State(WEIGHT * model.beside))
@@ -253,12 +220,7 @@ def _update_bytes(lines: list[PlanLine], accumulates: bool) -> int:
     return largest
 
 
-def _sampler(
-    stage: Stage,
-    models: list[Copy],
-    policy_number: int,
-    full_block: int,
-) -> SamplerMemory | None:
+def _sampler(stage: Stage, models: list[Copy], policy_number: int, full_block: int) -> SamplerMemory | None:
     """Return the memory of the built-in sampler; None for a stage that samples nothing or in other processes.
 
     Args:
@@ -274,7 +236,8 @@ def _sampler(
     # a shape with outputs has a scalar head, so it samples nothing
     language_models = (model.shape for model in models if not model.shape.outputs)
     shape = next(language_models, copies.policy_shape(stage))
-    in_place = _policy_stored(stage) != "float32"
+    trained_fully = stage.config.algorithm.outputs.model and not stage.config.model.lora.rank
+    in_place = not trained_fully and stage.config.model.stored("policy") != "float32"
     own = 2 if in_place and shape.own_decoder else policy_number
     bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
     return sampling(
@@ -288,12 +251,6 @@ def _sampler(
         in_place=in_place,
         full_block=full_block,
     )
-
-
-def _policy_stored(stage: Stage) -> Stored:
-    """Return the number format in which the weights of the sampled policy are stored."""
-    trained_fully = stage.config.algorithm.outputs.model and not stage.config.model.lora.rank
-    return "float32" if trained_fully else stage.config.model.stored("policy")
 
 
 def _scoring_passes(stage: Stage, lines: list[PlanLine], how: ComputePrecision) -> Iterator[int]:
@@ -312,17 +269,9 @@ def _scoring_passes(stage: Stage, lines: list[PlanLine], how: ComputePrecision) 
             arithmetic = exact if line.copy.stored == "float32" else replace(exact, precision="bfloat16")
             yield line.gathered + score_bytes(shape, copies.scored_rows(stage, SCORING_TOKENS), arithmetic)
     if "evaluation" in settings.inputs.sections and settings.evidence.compares_policies:
-        tokens = min(SCORING_TOKENS, _evaluated_tokens(stage))
-        yield away + divergence_bytes(_policy(lines), copies.scored_rows(stage, tokens), exact)
-
-
-def _evaluated_tokens(stage: Stage) -> int:
-    """Return the number of padded tokens of all responses to held-out prompts."""
-    rollout = stage.config.rollout
-    evaluation = stage.config.evaluation
-    width = rollout.max_prompt_tokens + copies.response_tokens(stage)
-    return evaluation.prompts * evaluation.samples_per_prompt * width
-
-
-def _policy(lines: list[PlanLine]) -> ModelShape:
-    return next(line.copy.shape for line in lines if not line.copy.shape.outputs)
+        evaluation = stage.config.evaluation
+        width = stage.config.rollout.max_prompt_tokens + copies.response_tokens(stage)
+        # padded tokens of all responses to held-out prompts
+        tokens = min(SCORING_TOKENS, evaluation.prompts * evaluation.samples_per_prompt * width)
+        policy = next(line.copy.shape for line in lines if not line.copy.shape.outputs)
+        yield away + divergence_bytes(policy, copies.scored_rows(stage, tokens), exact)

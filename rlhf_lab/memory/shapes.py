@@ -105,12 +105,7 @@ def config_shape(config: Any) -> ModelShape:
     hidden = config.hidden_size
     heads = config.num_attention_heads
     name = str(getattr(config, "name_or_path", "") or kind)
-    sizes = {
-        "hidden": hidden,
-        "layers": config.num_hidden_layers,
-        "heads": heads,
-        "vocabulary": config.vocab_size,
-    }
+    sizes = {"hidden": hidden, "layers": config.num_hidden_layers, "heads": heads, "vocabulary": config.vocab_size}
     if kind == "gpt2":
         return ModelShape(
             "gpt2",

@@ -6,8 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlhf_lab.memory import copies
-from rlhf_lab.memory.device import Device
-from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.devices import GIB, Device
 from rlhf_lab.memory.plan import PlanLine, StagePlan
 from rlhf_lab.memory.state import STRATEGIES, Training, bytes_per_parameter
 from rlhf_lab.models.block_placement import BlockPlacement
@@ -53,7 +52,6 @@ def stage_table(plan: StagePlan) -> Table:
 
 
 def _cells(line: PlanLine) -> list[str]:
-    """Return the cells of a model copy, in the order of COLUMNS."""
     state = line.state
     work = line.work
     name = line.copy.name
@@ -74,16 +72,12 @@ def stage_lines(plan: StagePlan, device: Device) -> list[str]:
     if not plan.has_models:
         return ["no language model is loaded"]
     memory_limit = device.share(plan.processes)
-    peaks = [f"{name} {size(largest)}" for name, largest in plan.phases.items()]
-    phases = ", ".join(peaks)
+    phases = ", ".join(f"{name} {size(largest)}" for name, largest in plan.phases.items())
     verdict = "memory unknown"
     if memory_limit is not None:
         verdict = "fits" if plan.peak <= memory_limit else "does not fit"
     available = f" of {size(memory_limit)} ({escape(device.name)})" if memory_limit else ""
-    return [
-        f"peak {size(plan.peak)}{available}: {verdict}; peak of each phase: {phases}",
-        *derivation(plan),
-    ]
+    return [f"peak {size(plan.peak)}{available}: {verdict}; peak of each phase: {phases}", *derivation(plan)]
 
 
 def derivation(plan: StagePlan) -> list[str]:
@@ -92,8 +86,7 @@ def derivation(plan: StagePlan) -> list[str]:
     rows = plan.rows
     lines = []
     if rows:
-        strategy = STRATEGIES[copies.strategy(plan.stage)]
-        byte_counts = bytes_per_parameter(training, master=strategy.master)
+        byte_counts = bytes_per_parameter(training, master=STRATEGIES[copies.strategy(plan.stage)].master)
         terms = " + ".join(f"{name} {count}" for name, count in byte_counts.items())
         total = sum(byte_counts.values())
         lines.append(f"per trained parameter of a matrix: {terms} = {total} B{_adapter_text(plan, training)}")

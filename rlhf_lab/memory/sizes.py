@@ -29,7 +29,6 @@ class ModelShape:
         capped_scores: True if attention scores are capped, which no fused kernel of PyTorch does (Gemma 2).
         capped_logits: True if logits are capped, and recomputed in the backward pass (Gemma 2).
         own_decoder: True if the built-in sampler has a decoder for it; otherwise it calls the model's forward pass.
-        name: name in tables.
     """
 
     family: Literal["llama", "gpt2"]
@@ -69,12 +68,7 @@ class ModelShape:
                 "mlp.c_fc": (h, m),
                 "mlp.c_proj": (m, h),
             }
-        attention = {
-            "q_proj": (h, q),
-            "k_proj": (h, kv),
-            "v_proj": (h, kv),
-            "o_proj": (q, h),
-        }
+        attention = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
         if self.experts:
             return attention
         mlp = {"gate_proj": (h, m), "up_proj": (h, m), "down_proj": (m, h)}
@@ -193,8 +187,7 @@ class ModelShape:
 
 def gpt2(name: str, hidden: int, layers: int, heads: int) -> ModelShape:
     """Return a model of GPT-2's family with 50,257 tokens, 1024 positions and a tied head."""
-    head_dim = hidden // heads
-    return ModelShape("gpt2", hidden, layers, heads, heads, head_dim, 4 * hidden, 50257, 1024, name=name)
+    return ModelShape("gpt2", hidden, layers, heads, heads, hidden // heads, 4 * hidden, 50257, 1024, name=name)
 
 
 def llama(
@@ -210,10 +203,7 @@ def llama(
 ) -> ModelShape:
     """Return a model of Llama's family; `heads` are the numbers of query heads and of key heads."""
     return ModelShape(
-        *("llama", hidden, layers, *heads, hidden // heads[0], mlp, vocabulary),
-        tied=tied,
-        qkv_bias=qkv_bias,
-        name=name,
+        *("llama", hidden, layers, *heads, hidden // heads[0], mlp, vocabulary), tied=tied, qkv_bias=qkv_bias, name=name
     )
 
 

@@ -165,12 +165,7 @@ def part_bytes(shape: ModelShape, stored: Stored) -> tuple[int, int]:
 
 
 def trained_state(
-    shape: ModelShape,
-    training: Training,
-    strategy: str = "none",
-    processes: int = 1,
-    *,
-    beside: int | None = None,
+    shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1, *, beside: int | None = None
 ) -> State:
     """Return the bytes that one process needs for a model that is trained.
 

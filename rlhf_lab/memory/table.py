@@ -21,6 +21,7 @@ FULL = Training("bfloat16", checkpointing=True)
 ADAPTER = Training("bfloat16", rank=RANK, checkpointing=True)
 MEASURED = "With several processes, two were measured (docs/memory.md); larger numbers are calculated."
 COMMAND = "python -m rlhf_lab plan table"
+CARD_NAMES = [f"{card} GB" for card in CARDS]
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def row_of(shape: ModelShape) -> Rows:
     return Rows(1, width // 2, width - width // 2)
 
 
-def _row_per_model(cells: Callable[[ModelShape], Sequence[str]]) -> list[list[str]]:
-    """Return a row for each published model: its name, then its cells."""
-    return [[shape.name, *cells(shape)] for shape in PUBLISHED.values()]
+def _model_grid(title: str, note: str, columns: Sequence[str], cells: Callable[[ModelShape], Sequence[str]]) -> Grid:
+    """Return a table with a row for each published model: its name, then its cells."""
+    return Grid(title, note, ("model", *columns), [[shape.name, *cells(shape)] for shape in PUBLISHED.values()])
 
 
 def _parameter_grid() -> Grid:
@@ -91,8 +92,7 @@ def _parameter_grid() -> Grid:
     for training in (*trainings, Training("bfloat16", "adamw_8bit")):
         byte_counts = bytes_per_parameter(training)
         cells = [str(byte_counts.get(name, 0)) for name in names]
-        total = sum(byte_counts.values())
-        rows.append([f"{training.optimizer}, {training.precision}", *cells, str(total)])
+        rows.append([f"{training.optimizer}, {training.precision}", *cells, str(sum(byte_counts.values()))])
     rows.append(["frozen, or under an adapter", "4", "2 in its own pass under autocast", "0", "0", "4 to 6"])
     rows.append(["the same, model.weights=bfloat16", "2", "0", "0", "0", "2"])
     rows.append(["the same, model.weights=nf4", "0.52", "0", "0", "0", "0.52"])
@@ -111,12 +111,12 @@ def _size_grid() -> Grid:
         work = (simple.activations, checkpointed.activations, simple.logits, sampler.cache)
         return [number(shape.parameters), *map(size, (frozen, trained, *work))]
 
-    header = ("model", "parameters", "weights", "trained", "activations", "checkpointed", "logits", "KV cache")
+    header = ("parameters", "weights", "trained", "activations", "checkpointed", "logits", "KV cache")
     note = (
         f"On one device, AdamW, bfloat16; activations, logits and KV cache of one row of {TOKENS} tokens (GPT-2: "
         "1024), half of it response; no value under logits if they are recomputed instead of kept."
     )
-    return Grid("Memory of a model", note, header, _row_per_model(cells))
+    return _model_grid("Memory of a model", note, header, cells)
 
 
 def _roles_grid() -> Grid:
@@ -128,49 +128,35 @@ def _roles_grid() -> Grid:
         grpo = trained + 2 * frozen
         return [size(count) for count in (trained, trained + frozen, adapter, ppo, grpo)]
 
-    header = ("model", "SFT", "DPO", f"DPO, LoRA {RANK}", "PPO", "GRPO")
+    header = ("SFT", "DPO", f"DPO, LoRA {RANK}", "PPO", "GRPO")
     note = (
         "Model states only, on one device, bfloat16. DPO has policy and reference (an adapter's base is its "
         "reference), PPO policy, critic, reference and reward model, GRPO all but the critic; all of one shape."
     )
-    return Grid("Memory of algorithms", note, header, _row_per_model(cells))
+    return _model_grid("Memory of algorithms", note, header, cells)
 
 
 def _strategy_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        row = row_of(shape)
-        needed = [update_bytes(shape, row, FULL, name, PROCESSES) for name in names]
-        return [size(count) for count in needed]
+        return [size(update_bytes(shape, row_of(shape), FULL, name, PROCESSES)) for name in names]
 
     names = [name for name in STRATEGIES if name != "none"]
     note = (
         f"One of {PROCESSES} processes in an update on one row of {TOKENS} tokens, AdamW, bfloat16, checkpointing. "
         f"{MEASURED}"
     )
-    return Grid("Sharding strategies", note, ("model", *names), _row_per_model(cells))
+    return _model_grid("Sharding strategies", note, names, cells)
 
 
 def _card_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        row = row_of(shape)
-        counts = [
-            smallest_count(
-                shape,
-                row,
-                FULL,
-                "fsdp_full",
-                card * CARD_GB,
-            )
-            for card in CARDS
-        ]
-        return [str(count or "–") for count in counts]
+        return [str(smallest_count(shape, row_of(shape), FULL, "fsdp_full", card * CARD_GB) or "–") for card in CARDS]
 
-    header = ("model", *(f"{card} GB" for card in CARDS))
     note = (
         "Smallest power of two of cards for SFT with `sharding=fsdp_full`, AdamW, bfloat16, checkpointing, one row of "
         f"{TOKENS} tokens per card; “–”: more than {MOST_DEVICES}. {MEASURED}"
     )
-    return Grid("Minimum number of cards, all parameters trained", note, header, _row_per_model(cells))
+    return _model_grid("Minimum number of cards, all parameters trained", note, CARD_NAMES, cells)
 
 
 def _adapter_grid() -> Grid:
@@ -189,20 +175,17 @@ def _adapter_grid() -> Grid:
         f"`model.lora.rank={RANK}` on every linear layer, bfloat16 passes, checkpointing, one row of {TOKENS} tokens: "
         "the peak of an update of SFT or DPO, and the smallest card, by storage of the base (`model.weights`)."
     )
-    return Grid("One card, an adapter trained", note, ("model", "trained", *WEIGHTS), _row_per_model(cells))
+    return _model_grid("One card, an adapter trained", note, ("trained", *WEIGHTS), cells)
 
 
 def _split_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        row = row_of(shape)
-        splits = [smallest_split(shape, row, FULL, card * CARD_GB) for card in CARDS]
-        return ["–" if split is None else f"{split.tensor}×{split.pipeline}" for split in splits]
+        splits = [smallest_split(shape, row_of(shape), FULL, card * CARD_GB) for card in CARDS]
+        return ["–" if split is None else "×".join(map(str, split)) for split in splits]
 
     note = (
         "Smallest tensor × pipeline split without data parallelism, calculated; rlhf_lab does not train this way. "
         "Tensor parallelism shards matrices within a machine (up to 8), a pipeline assigns full layers; its first "
         "stage keeps the activations of as many micro-batches as there are stages."
     )
-    return Grid(
-        "Tensor and pipeline parallelism", note, ("model", *(f"{card} GB" for card in CARDS)), _row_per_model(cells)
-    )
+    return _model_grid("Tensor and pipeline parallelism", note, CARD_NAMES, cells)

@@ -95,10 +95,7 @@ class ComputePrecision:
     """Arithmetic of the passes.
 
     Attributes:
-        precision: dtype of the matmuls.
-        attention: attention implementation in transformers.
         checkpointing: True if only the inputs of blocks are kept.
-        cuda: True on a GPU.
     """
 
     precision: Precision = "float32"
@@ -131,12 +128,7 @@ class Pass:
     last: int
 
 
-def block_bytes(
-    shape: ModelShape,
-    rows: Rows,
-    how: ComputePrecision,
-    training: Training | None = None,
-) -> int:
+def block_bytes(shape: ModelShape, rows: Rows, how: ComputePrecision, training: Training | None = None) -> int:
     """Return the bytes that one block keeps for the backward pass of `rows`, without copies of weights.
 
     The letters b, h, q, k and m, and the terms, are those of this module's docstring.
@@ -204,12 +196,7 @@ def _attention_bytes(shape: ModelShape, rows: Rows, how: ComputePrecision) -> in
     return in_prompts + in_responses + repeated_kv
 
 
-def train_pass(
-    shape: ModelShape,
-    rows: Rows,
-    how: ComputePrecision,
-    training: Training,
-) -> Pass:
+def train_pass(shape: ModelShape, rows: Rows, how: ComputePrecision, training: Training) -> Pass:
     """Return the bytes of one micro-batch in addition to weights, copies, gradients and optimizer state."""
     if how.checkpointing:
         rows = rows.alone()  # a checkpointed model cannot take two passes
@@ -244,21 +231,10 @@ def train_pass(
     # the gradient of the head's weight exists during the chunks, and at the end its cast copy exists next to it
     cast_gradient = extra * head_gradient // 4
     head = target_states + max(temporary + head_gradient, head_gradient + cast_gradient)
-    return Pass(
-        blocks + final_norm + target_states,
-        kept_logits,
-        head,
-        first,
-        last,
-    )
+    return Pass(blocks + final_norm + target_states, kept_logits, head, first, last)
 
 
-def rooted_pass(
-    work: Pass,
-    shape: ModelShape,
-    how: ComputePrecision,
-    training: Training,
-) -> Pass:
+def rooted_pass(work: Pass, shape: ModelShape, how: ComputePrecision, training: Training) -> Pass:
     """Return the same pass under FSDP2, where gradients are full until they are reduced over the processes.
 
     For a moment, a block's gradients exist in full in the dtype of training, and again in the float32 buffer for the
@@ -437,12 +413,7 @@ def _reading_bytes(shape: ModelShape, bytes_each: int) -> int:
 
 
 def _sampling_by_the_model(
-    shape: ModelShape,
-    prompts: int,
-    group: int,
-    prompt: int,
-    new: int,
-    full_block: int,
+    shape: ModelShape, prompts: int, group: int, prompt: int, new: int, full_block: int
 ) -> SamplerMemory:
     """Return the sampler's bytes if the model's own forward pass decodes: no copy of weights, a prompt cache per row.
 
@@ -466,17 +437,10 @@ def _sampling_by_the_model(
     return SamplerMemory(0, cache, logits + probabilities, total, 4)
 
 
-def update_peak(
-    passes: Sequence[Pass],
-    copies: int,
-    gradients: int,
-    *,
-    accumulates: bool,
-) -> int:
+def update_peak(passes: Sequence[Pass], copies: int, gradients: int, *, accumulates: bool) -> int:
     """Return the peak of an update in addition to weights and optimizer state, for models with a common backward pass.
 
     Args:
-        passes: passes of the models.
         copies: bytes of all models' weight copies.
         gradients: bytes of all models' gradients, without those that are kept between steps.
         accumulates: True if gradients of earlier micro-batches already exist.

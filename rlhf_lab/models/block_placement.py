@@ -38,12 +38,7 @@ class BlockPlacement:
 
 
 def place_blocks(
-    root_bytes: int,
-    block_bytes: Sequence[int],
-    limits: Dispatch,
-    *,
-    cuda: bool,
-    first_gpu: int = 0,
+    root_bytes: int, block_bytes: Sequence[int], limits: Dispatch, *, cuda: bool, first_gpu: int = 0
 ) -> BlockPlacement:
     """Return the places of a model's blocks, filled in order; a place is not used again once a block did not fit.
 

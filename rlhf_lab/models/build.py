@@ -32,13 +32,12 @@ from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import families, lora
 from rlhf_lab.models.dispatch import load_dispatched
 from rlhf_lab.models.encoding import Encoder, TokenBatch
-from rlhf_lab.models.experts import compute_under_autocast
 from rlhf_lab.models.model_files import reading_weights, rope_limit, rope_problem
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import Dispatch, HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.sharded import unsharded, within
 from rlhf_lab.models.skeleton import placed
-from rlhf_lab.models.weights import HEAD, scalar_head, store
+from rlhf_lab.models.weights import HEAD, compute_under_autocast, scalar_head, store
 
 UNBOUNDED_LENGTH = 10**9
 """Limit above which a tokenizer's maximum length means that it has none (transformers uses 1e30)."""
@@ -115,37 +114,43 @@ def load_policy(
     """
     weights = _weights(settings, role, trained)
     limits = limits or (None if trained else settings.dispatch_of(role))
-    if limits is not None:
-        model = _dispatched(AutoModelForCausalLM, source, settings, {}, weights, device, limits)
-        return _refusing_longer_rows(model, source)
-
-    def read(device: str) -> nn.Module:
-        model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights)
-        return _stored(model, source, weights, device)
-
-    return _refusing_longer_rows(placed(read, device), source)
+    return _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights, device, limits)
 
 
-def _stored(
-    model: nn.Module,
+def _load(
+    auto_class: Any,
+    description: str,
     source: str | Path,
+    settings: Scratch | HuggingFace,
+    options: dict[str, Any],
     weights: Stored,
     device: str,
+    limits: Dispatch | None,
 ) -> nn.Module:
-    """Return a loaded model with its weights stored as `weights`.
+    """Load a model with `auto_class`, without dropout, onto a device or spread over devices within `limits`.
 
-    To 4-bit weights, add the adapters of earlier stages.
+    Args:
+        description: kind of model, for the message of the ArtifactError.
     """
-    model = store(_without_dropout(model), weights, device)
-    if weights == "nf4":
-        for directory in lora.adapter_chain(source)[1]:
-            lora.add_products(model, directory)
+
+    def read(device: str) -> nn.Module:
+        model = _read(auto_class, description, source, settings, options, weights)
+        model = store(_without_dropout(model), weights, device)
+        if weights == "nf4":
+            for directory in lora.adapter_chain(source)[1]:  # of earlier stages
+                lora.add_products(model, directory)
+        return model
+
+    families.register()
+    if limits is None:
+        model = placed(read, device)
+    else:
+        model = _without_dropout(_dispatched(auto_class, source, settings, options, weights, device, limits))
     model.name_or_path = str(source)  # type: ignore[assignment]  # the base of an adapter that is trained now
-    return model
+    return _refusing_longer_rows(model, source)
 
 
 def _weights(settings: Scratch | HuggingFace, role: WeightsOf, trained: bool) -> Stored:
-    """Return how a model's weights are stored: float32, bfloat16 or nf4."""
     return "float32" if trained and not settings.lora.rank else settings.stored(role)
 
 
@@ -163,8 +168,7 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
     read_prompt = to_conversation if uses_chat_template(settings, tokenizer) else None
-    stop_ids = _stop_ids(generation_source, revision_of(settings, generation_source))
-    return Encoder(tokenizer, read_prompt, stop_ids)
+    return Encoder(tokenizer, read_prompt, _stop_ids(generation_source, revision_of(settings, generation_source)))
 
 
 def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:
@@ -182,9 +186,7 @@ def _stop_ids(source: str | Path, revision: str | None) -> tuple[int, ...]:
         stop_ids = GenerationConfig.from_pretrained(str(source), revision=revision or "main").eos_token_id
     except (OSError, ValueError):
         return ()
-    if stop_ids is None:
-        return ()
-    return tuple(stop_ids) if isinstance(stop_ids, list) else (stop_ids,)
+    return tuple(stop_ids) if isinstance(stop_ids, list) else () if stop_ids is None else (stop_ids,)
 
 
 def save_model(model: nn.Module, encoder: Encoder, directory: Path) -> None:
@@ -237,23 +239,13 @@ def load_reward_model(
         device, trained: as in `load_policy`.
         base: model in memory whose tensors are shared if the reward model is an adapter on it; None shares nothing.
     """
-    description = "a model for a scalar head"
-    options = {"num_labels": outputs}
     weights = _weights(settings, "policy" if trained else "reward", trained)
     on_base = base.reward_model(str(source), outputs, weights) if base else None
     if on_base is not None:
         return on_base
     limits = None if trained else settings.dispatch_of("reward")
-    if limits is not None:
-        auto_class = AutoModelForSequenceClassification
-        model = _dispatched(auto_class, source, settings, options, weights, device, limits)
-        return _refusing_longer_rows(model, source)
-
-    def read(device: str) -> nn.Module:
-        model = _load(AutoModelForSequenceClassification, description, source, settings, options, weights)
-        return _stored(model, source, weights, device)
-
-    return _refusing_longer_rows(placed(read, device), source)
+    auto_class, description = AutoModelForSequenceClassification, "a model for a scalar head"
+    return _load(auto_class, description, source, settings, {"num_labels": outputs}, weights, device, limits)
 
 
 def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
@@ -266,12 +258,8 @@ def reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
 
     The position of that token is computed from the row's length.
     """
-    return within(model, _reward_outputs, model, batch)
-
-
-def _reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     # Backbone and head are called separately, because a Hugging Face classifier finds the last token by the pad id.
-    return scalar_head(model, _last_hidden_states(model, batch))
+    return within(model, lambda: scalar_head(model, _last_hidden_states(model, batch)))
 
 
 def last_hidden_states(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
@@ -285,7 +273,7 @@ def _last_hidden_states(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     return hidden_BTd[row_B, batch.length_B - 1]
 
 
-def _load(
+def _read(
     auto_class: Any,
     description: str,
     source: str | Path,
@@ -293,24 +281,20 @@ def _load(
     options: dict[str, Any],
     weights: Stored,
 ) -> nn.Module:
-    """Load a model with `auto_class`. A missing scalar head becomes zero, and an adapter is merged.
+    """Read a model from its files. A missing scalar head becomes zero, and an adapter is merged.
 
-    Args:
-        description: kind of model, for the message of the ArtifactError.
-        weights: storage of the weights; below float32 they are read in the dtype of the files.
+    Below float32 the weights are read in the dtype of the files.
     """
     base = lora.adapter_base(source)
     model_source = base or str(source)
     if weights == "nf4":  # the lowest base is packed, and the adapters on it are added afterwards
         model_source, base = lora.adapter_chain(source)[0], None
     label = f"{base}, the base of adapter {source}," if base else str(source)
-    attention = getattr(settings, "attention", "auto")
-    families.register()
     try:
         model, loading_info = auto_class.from_pretrained(
             model_source,
             dtype=torch.float32 if weights == "float32" else "auto",
-            attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
+            attn_implementation=_attention(settings),
             revision=revision_of(settings, model_source),
             use_safetensors=True,
             trust_remote_code=False,  # without it, transformers asks on the terminal whether to run the model's code
@@ -361,21 +345,22 @@ def _dispatched(
             f"model.dispatch: {source} is an adapter, which would have to be merged on one device; merge it once "
             "(peft's merge_and_unload and save_pretrained), or use no limits"
         )
-    attention = getattr(settings, "attention", "auto")
-    families.register()
-    model = load_dispatched(
+    return load_dispatched(
         auto_class,
         str(source),
         limits,
         device,
         weights,
         revision=revision_of(settings, source),
-        attention=None if attention == "auto" else attention,
+        attention=_attention(settings),
         **options,
     )
-    model = _without_dropout(model)
-    model.name_or_path = str(source)  # type: ignore[assignment]
-    return model
+
+
+def _attention(settings: Scratch | HuggingFace) -> str | None:
+    """Return transformers' attention implementation; None lets the architecture choose."""
+    attention = getattr(settings, "attention", "auto")
+    return None if attention == "auto" else attention
 
 
 def _repair_generation_config(model: Any) -> None:

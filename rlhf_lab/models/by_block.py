@@ -132,5 +132,4 @@ class BlockByBlock:
         dtype = self._skeleton.dtype
         with torch.inference_mode(False), torch.no_grad():  # sharded tensors cannot be read in inference mode
             # a generator: each parameter is gathered only when `fill` asks for it
-            gathered = ((name, gather(self._sharded[name], dtype)) for name in names)
-            self._skeleton.fill(gathered)
+            self._skeleton.fill((name, gather(self._sharded[name], dtype)) for name in names)

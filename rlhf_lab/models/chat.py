@@ -38,7 +38,6 @@ class ChatTemplate:
     """The chat template of a tokenizer.
 
     Args:
-        tokenizer: Hugging Face tokenizer with a `chat_template`.
         stop_ids: additional tokens that end a response, such as those of the model's generation_config.
 
     Attributes:
@@ -53,17 +52,16 @@ class ChatTemplate:
         self._special_ids = special
         self._special_texts = [text for text in tokenizer.convert_ids_to_tokens(sorted(special)) if text]
         self.end_of_turn = self._end_of_turn()
-        known = [self.end_of_turn[-1], tokenizer.eos_token_id, *stop_ids]
-        known_ids = [id for id in known if id is not None]
-        self.stop_ids = tuple(dict.fromkeys(known_ids))  # without duplicates, in order
+        known = dict.fromkeys([self.end_of_turn[-1], tokenizer.eos_token_id, *stop_ids])  # no duplicates, in order
+        self.stop_ids = tuple(id for id in known if id is not None)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """Return the token ids up to the start of the assistant's response.
 
         Raises DataError if the template rejects the messages.
         """
-        texts = [str(message.get("content") or "") for message in messages]
-        if not any(special in text for text in texts for special in self._special_texts):
+        texts = _texts_of(messages)
+        if not any(map(self._holds_special_text, texts)):
             # no message contains the text of a special token, so the rendered text can be tokenised as it is
             return self._ids(self._render(messages, tools))
         return self._prompt_with_special_text(messages, texts, tools)
@@ -100,7 +98,7 @@ class ChatTemplate:
         Args:
             finished: True if the response's last token already ends its turn.
         """
-        texts = [str(message.get("content") or "") for message in messages]
+        texts = _texts_of(messages)
         if any(message["role"] == "tool" for message in messages) and self.call_format:
             return self._behind_calls(messages, texts, finished=finished)
         opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
@@ -135,11 +133,9 @@ class ChatTemplate:
         for message in answered:
             if message["role"] == "tool":
                 message.setdefault("tool_call_id", id)
-        has_special_text = any(special in text for text in texts for special in self._special_texts)
+        has_special_text = any(map(self._holds_special_text, texts))
         # some templates write a result as JSON, which a placeholder would not be
-        shown: Sequence[Mapping[str, Any]] = answered
-        if has_special_text:
-            shown = _marked(answered, texts)
+        shown: Sequence[Mapping[str, Any]] = _marked(answered, texts) if has_special_text else answered
         end = self.end_of_turn
         end_text = self.tokenizer.decode([end[-1]])
         # the call ends with the first end of turn after its name
@@ -147,8 +143,7 @@ class ChatTemplate:
         behind = called.partition(end_text)[2]
         marked_behind = behind
         if not has_special_text:  # rendered only to check that the template keeps all results
-            all_marked = [*opening, *_marked(answered, texts)]
-            _, _, marked = self._render(all_marked, None).partition(MADE_UP)
+            _, _, marked = self._render([*opening, *_marked(answered, texts)], None).partition(MADE_UP)
             marked_behind = marked.partition(end_text)[2]
         missing = any(text and MARK.format(index) not in marked_behind for index, text in enumerate(texts))
         if not behind or missing:
@@ -174,7 +169,7 @@ class ChatTemplate:
         Raises:
             DataError: the template rejects the messages, or does not write them in order.
         """
-        texts = [str(message.get("content") or "") for message in messages]
+        texts = _texts_of(messages)
         marked = _marked(messages, texts)
         full = self._render(marked, tools, generation=False)
         ids: list[int] = []
@@ -192,17 +187,13 @@ class ChatTemplate:
         return ids, mask
 
     def _turn_start(
-        self,
-        full: str,
-        marked: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        number: int,
+        self, full: str, marked: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, number: int
     ) -> int:
         """Return the offset at which an assistant turn starts in the rendered conversation: the end of its prompt."""
         before = self._render(marked[:number], tools) if number else ""
         if before and full.startswith(before):
             return len(before)
-        # The template writes earlier turns differently if others follow. The turn then starts with its text.
+        # the template writes earlier turns differently if others follow; the turn then starts with its text
         mark_start = full.find(MARK.format(number)) if marked[number]["content"] else -1
         if mark_start < 0:
             raise DataError(
@@ -241,7 +232,7 @@ class ChatTemplate:
                 continue
             output_text = text.strip() if strips else text
             waiting += before
-            if any(special in output_text for special in self._special_texts):
+            if self._holds_special_text(output_text):
                 ids += [*self._ids(waiting), *self._ids(output_text, as_text=True)]
                 waiting = ""
             else:
@@ -294,6 +285,9 @@ class ChatTemplate:
             ) from error
         return str(rendered)
 
+    def _holds_special_text(self, text: str) -> bool:
+        return any(special in text for special in self._special_texts)
+
     def _ids(self, text: str, *, as_text: bool = False) -> list[int]:
         encoded = self.tokenizer(well_formed(text), add_special_tokens=False, split_special_tokens=as_text)
         return list(encoded["input_ids"])
@@ -310,8 +304,7 @@ class ChatTemplate:
     def _behind_response(self) -> list[int]:
         """Return the tokens that the template writes after a response."""
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
-        rendered = self._render(messages, None, generation=False)
-        return self._ids(rendered.partition(MARK.format(0))[2])
+        return self._ids(self._render(messages, None, generation=False).partition(MARK.format(0))[2])
 
     def _end_of_turn(self) -> list[int]:
         """Return the tokens that the template writes after a response, up to the first special token."""
@@ -330,8 +323,11 @@ class ChatTemplate:
     @cached_property
     def _strips(self) -> bool:
         """True if the template removes the space around a message."""
-        spaced = [{"role": "user", "content": f" {MARK.format(0)} "}]
-        return f" {MARK.format(0)} " not in self._render(spaced, None)
+        return f" {MARK.format(0)} " not in self._render([{"role": "user", "content": f" {MARK.format(0)} "}], None)
+
+
+def _texts_of(messages: Sequence[Message]) -> list[str]:
+    return [str(message.get("content") or "") for message in messages]
 
 
 def template_on_one_day(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None) -> str:
@@ -345,7 +341,7 @@ def _marked(messages: Sequence[Message], texts: Sequence[str], first: int = 0) -
 
     An empty message stays empty, because a placeholder would make the template write text that it otherwise omits.
     """
-    marked: list[dict[str, Any]] = []
-    for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=first):
-        marked.append({**message, "content": MARK.format(number) if text else ""})
-    return marked
+    return [
+        {**message, "content": MARK.format(number) if text else ""}
+        for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=first)
+    ]

@@ -20,7 +20,6 @@ from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from logging import ERROR, getLogger
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -28,14 +27,13 @@ from huggingface_hub import snapshot_download
 from torch import nn
 from transformers import AutoConfig
 
-from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
+from rlhf_lab.core.errors import ArtifactError, ConfigError, import_optional
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.models import model_files
 from rlhf_lab.models.block_placement import BlockPlacement, place_blocks
-from rlhf_lab.models.experts import compute_under_autocast, experts
 from rlhf_lab.models.settings import Dispatch, Stored
 from rlhf_lab.models.sharded import READ_OFFLOADED, blocks, normalise_in_float32
-from rlhf_lab.models.weights import store_matrices
+from rlhf_lab.models.weights import compute_under_autocast, experts, store_matrices
 
 PLACEMENT = "_rlhf_lab_placement"
 """Key of the placement in a model's `__dict__`, see `sharded.ROOT`."""
@@ -60,14 +58,11 @@ def load_dispatched(
     or if the parts outside the blocks exceed the limit of the device.
 
     Args:
-        auto_class: auto class of transformers.
         source: directory or hub id of a full model, not of an adapter.
-        device: device on which the model computes.
         weights: storage, `float32` or `bfloat16`. Below float32, blocks on disk keep the dtype of the files.
         attention: implementation of the attention; None lets the architecture choose.
-        options: changes of the model's config.
     """
-    accelerate = _accelerate()
+    accelerate = import_optional("accelerate")
     directory = _directory(source, revision)
     config = AutoConfig.from_pretrained(directory, trust_remote_code=False, **options)
     with accelerate.init_empty_weights():
@@ -184,11 +179,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _accelerate() -> ModuleType:
-    try:
-        import accelerate
-    except ImportError as error:
-        raise MissingDependency(*OPTIONAL["accelerate"]) from error
-    return accelerate

@@ -48,17 +48,12 @@ class Encoder:
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token, so no response can end; set tokenizer.eos_token")
         self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_conversation else None
-        own_stop_ids = (self.tokenizer.eos_token_id, *self.more_stop_ids)
-        if self.chat:
-            self.stop_ids: tuple[int, ...] = self.chat.stop_ids
-        else:
-            self.stop_ids = tuple(dict.fromkeys(own_stop_ids))
+        own_stop_ids = tuple(dict.fromkeys((self.tokenizer.eos_token_id, *self.more_stop_ids)))
+        self.stop_ids: tuple[int, ...] = self.chat.stop_ids if self.chat else own_stop_ids
         self.eos_id: int = self.stop_ids[0]
         # BOS is added only if the tokenizer itself adds it: some define a BOS and never use it.
         bos = self.tokenizer.bos_token_id
-        ids_of_empty_text = self.tokenizer("")["input_ids"]
-        starts_with_bos = ids_of_empty_text[:1] == [bos]
-        adds_bos = bos is not None and starts_with_bos and bos != self.eos_id
+        adds_bos = self.tokenizer("")["input_ids"][:1] == [bos] and bos not in (None, self.eos_id)
         self._prefix = [bos] if adds_bos else []
 
     def uncounted(self) -> Encoder:
@@ -189,11 +184,7 @@ class Encoder:
         return text.rstrip() if self.chat else text.strip()
 
     def message(self, response_ids: Sequence[int], stop: Sequence[str] = ()) -> Message:
-        """Return the response as the assistant's message, with its text and its tool calls as prompts write them.
-
-        Args:
-            stop: texts that end a response, as in `text`.
-        """
+        """Return the response as the assistant's message, with its text and its tool calls as prompts write them."""
         if self.chat:
             # markers of a tool call may be special tokens, so those are not skipped
             message = self.chat.message(self._decoded(response_ids, stop, skip_special_tokens=False))
@@ -236,10 +227,7 @@ class TokenBatch:
 
     @classmethod
     def from_rows(
-        cls,
-        rows: Sequence[Row],
-        device: torch.device | str = "cpu",
-        masks: Sequence[Sequence[bool]] | None = None,
+        cls, rows: Sequence[Row], device: torch.device | str = "cpu", masks: Sequence[Sequence[bool]] | None = None
     ) -> TokenBatch:
         """Pad rows to the maximum length and number their distinct prompts in order of first appearance.
 
@@ -249,10 +237,10 @@ class TokenBatch:
         """
         lengths = [len(prompt) + len(response) for prompt, response in rows]
         width = max(lengths)
-        padded = []
-        for (prompt, response), length in zip(rows, lengths, strict=True):
-            padding = [0] * (width - length)
-            padded.append([*prompt, *response, *padding])
+        padded = [
+            [*prompt, *response, *[0] * (width - length)]
+            for (prompt, response), length in zip(rows, lengths, strict=True)
+        ]
         index_of_prompt: dict[tuple[int, ...], int] = {}
         prompt_of = [index_of_prompt.setdefault(tuple(prompt), len(index_of_prompt)) for prompt, _ in rows]
         # An empty prompt has no last token whose hidden state could predict the response's first token.
@@ -283,8 +271,7 @@ class TokenBatch:
         """One row for each distinct prompt; None if no two rows have the same prompt."""
         if self.prompt_of is None:
             return None
-        first_rows = [self.prompt_of.index(number) for number in range(self.prompts)]
-        return to_device(first_rows, self.tokens_BT.device)
+        return to_device([self.prompt_of.index(number) for number in range(self.prompts)], self.tokens_BT.device)
 
     @property
     def prompts(self) -> int:
@@ -299,8 +286,7 @@ class TokenBatch:
     @property
     def responses_width(self) -> int:
         """Number of tokens of the longest response."""
-        lengths = zip(self.prompt_lengths, self.lengths, strict=True)
-        return max(length - prompt for prompt, length in lengths)
+        return max(length - prompt for prompt, length in zip(self.prompt_lengths, self.lengths, strict=True))
 
     def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rows and columns, (N,) each, of the response tokens in the loss: row-major, column ≥ 1."""
@@ -330,9 +316,7 @@ def _learned_mask(rows: Sequence[Row], masks: Sequence[Sequence[bool]], width: i
                 "have the same length"
             )
         padding = width - len(prompt) - len(response)
-        prompt_mask = [False] * len(prompt)
-        padding_mask = [False] * padding
-        learned.append([*prompt_mask, *map(bool, mask), *padding_mask])
+        learned.append([*[False] * len(prompt), *map(bool, mask), *[False] * padding])
     return torch.tensor(learned)
 
 
@@ -342,8 +326,7 @@ def length_parts(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     remaining = sorted(range(len(rows)), key=lambda i: -lengths[i])
     batches = []
     while remaining:
-        max_length = lengths[remaining[0]]
-        size = max(1, max_tokens // max_length)  # a row longer than max_tokens makes a batch of its own
+        size = max(1, max_tokens // lengths[remaining[0]])  # a row longer than max_tokens makes a batch of its own
         batches.append(remaining[:size])
         remaining = remaining[size:]
     return batches

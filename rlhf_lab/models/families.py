@@ -47,9 +47,7 @@ def families() -> dict[str, Family]:
     Raises ConfigError if a name or model type belongs to two families.
     """
     references = named("families")
-    found: dict[str, Family] = {}
-    for name, reference in references.items():
-        found[name] = load(reference)
+    found: dict[str, Family] = {name: load(reference) for name, reference in references.items()}
     # names and model types in use, each with the reason for the error message
     taken = dict.fromkeys(BUILT_IN, "the core already has a family of that name")
     for name, family in found.items():
@@ -69,10 +67,8 @@ def names() -> tuple[str, ...]:
 
 def family_of(model_type: str) -> Family | None:
     """Return the family with this model type; None for models of transformers."""
-    for family in families().values():
-        if family.model_type == model_type:  # model types are unique, which `families` checks
-            return family
-    return None
+    # model types are unique, which `families` checks
+    return next((family for family in families().values() if family.model_type == model_type), None)
 
 
 @cache

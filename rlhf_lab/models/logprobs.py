@@ -30,13 +30,7 @@ FEW_TOKENS = 32  # chunk size below which half-precision products would take mor
 
 @dataclass(frozen=True)
 class TokenLogps:
-    """Log-probabilities of the response tokens of a batch, concatenated over rows.
-
-    Attributes:
-        logps_N: log-probability of each token, nats.
-        row_N: row of each token.
-        rows: number of rows B.
-    """
+    """Log-probabilities (nats) of the response tokens of a batch of `rows` rows, concatenated, and their rows."""
 
     logps_N: torch.Tensor
     row_N: torch.Tensor
@@ -59,8 +53,6 @@ class ResponseStates:
     Attributes:
         x_Nd: hidden state before each response token; for models without a linear head, logits.
         weight_Vd, bias_V: parameters of the head; None for models without a linear head.
-        target_N, row_N: response tokens, and their rows.
-        rows: number of rows B.
         cap: cap of the logits; see `head_cap`.
     """
 
@@ -82,13 +74,7 @@ class ResponseStates:
         if not torch.is_grad_enabled():
             # Detached inputs need no gradient, so the function keeps no probabilities for a backward pass.
             inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
-        logps_N = _LinearLogProb.apply(
-            *inputs,
-            self.target_N,
-            1.0 / temperature,
-            truncation,
-            self.cap,
-        )
+        logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation, self.cap)
         return TokenLogps(logps_N, self.row_N, self.rows)
 
 
@@ -108,49 +94,24 @@ def _response_states(model: nn.Module, batch: TokenBatch) -> ResponseStates:
         bias_V = getattr(head, "bias", None)
     else:  # the head scales its logits or has another form: use the logits of the model itself
         x_Nd = causal(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
-        return ResponseStates(
-            x_Nd,
-            None,
-            None,
-            target_N,
-            row_N,
-            len(batch.length_B),
-        )
+        return ResponseStates(x_Nd, None, None, target_N, row_N, len(batch.length_B))
     device = x_Nd.device.type
     if torch.is_autocast_enabled(device):
         # The backward pass runs outside autocast. Inputs are cast here, so that both passes compute in one dtype.
         dtype = torch.get_autocast_dtype(device)
         x_Nd = x_Nd.to(dtype)
         weight_Vd = weight_Vd.to(dtype)
-    return ResponseStates(
-        x_Nd,
-        weight_Vd,
-        bias_V,
-        target_N,
-        row_N,
-        len(batch.length_B),
-        head_cap(model),
-    )
+    return ResponseStates(x_Nd, weight_Vd, bias_V, target_N, row_N, len(batch.length_B), head_cap(model))
 
 
 def token_logps(
-    model: nn.Module,
-    batch: TokenBatch,
-    *,
-    temperature: float = 1.0,
-    truncation: Truncation = EVERYTHING,
+    model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0, truncation: Truncation = EVERYTHING
 ) -> TokenLogps:
     """Return the log-probability of every response token under `model`, float32, differentiable."""
     return within(model, lambda: response_states(model, batch).logps(temperature, truncation))
 
 
-def exact_kl(
-    policy: nn.Module,
-    reference: nn.Module,
-    batch: TokenBatch,
-    *,
-    temperature: float = 1.0,
-) -> torch.Tensor:
+def exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> torch.Tensor:
     """Return KL(policy ‖ reference) of each row in nats, (B,): Σ_t Σ_v π(v|s_t)·(log π(v|s_t) − log π_ref(v|s_t)).
 
     The sum over the vocabulary is exact at every visited state. Averaged over rows sampled from `policy`, it is an
@@ -161,27 +122,21 @@ def exact_kl(
 
 
 @torch.no_grad()
-def _exact_kl(
-    policy: nn.Module,
-    reference: nn.Module,
-    batch: TokenBatch,
-    temperature: float,
-) -> torch.Tensor:
+def _exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, temperature: float) -> torch.Tensor:
     p = response_states(policy, batch)
     q = response_states(reference, batch)
     p_inputs = (p.x_Nd, p.weight_Vd, p.bias_V)
     q_inputs = (q.x_Nd, q.weight_Vd, q.bias_V)
     chunk_size = max(1, CHUNK_ENTRIES // _vocabulary(p.x_Nd, p.weight_Vd))
-    kl_chunks = []
-    for start in range(0, len(p.row_N), chunk_size):
-        chunk = slice(start, start + chunk_size)
-        # The logits are not assigned to a name, so those of one chunk are freed before the next are computed.
-        kl_chunks.append(
-            _token_kl(
-                _logits(*p_inputs, chunk, p.cap).mul_(1.0 / temperature),
-                _logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature),
-            )
+    chunks = [slice(start, start + chunk_size) for start in range(0, len(p.row_N), chunk_size)]
+    # The logits are not assigned to a name, so those of one chunk are freed before the next are computed.
+    kl_chunks = [
+        _token_kl(
+            _logits(*p_inputs, chunk, p.cap).mul_(1.0 / temperature),
+            _logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature),
         )
+        for chunk in chunks
+    ]
     return sum_rows(torch.cat(kl_chunks), p.row_N, len(batch.length_B))
 
 
@@ -192,11 +147,7 @@ def _token_kl(z_NV: torch.Tensor, z_ref_NV: torch.Tensor) -> torch.Tensor:
 
 
 def _logits(
-    x_Nd: torch.Tensor,
-    weight_Vd: torch.Tensor | None,
-    bias_V: torch.Tensor | None,
-    chunk: slice,
-    cap: float | None,
+    x_Nd: torch.Tensor, weight_Vd: torch.Tensor | None, bias_V: torch.Tensor | None, chunk: slice, cap: float | None
 ) -> torch.Tensor:
     """Return x Wᵀ + b of the tokens in `chunk`, capped, (n, V), float32, as a new buffer that may be overwritten."""
     if weight_Vd is None:  # x are logits already
@@ -341,13 +292,7 @@ class _LinearLogProb(torch.autograd.Function):
             logps.append(target_z - total.log())
             if keep:
                 kept_for_backward += [z, total]
-        ctx.save_for_backward(
-            x_Nd,
-            weight_Vd,
-            bias_V,
-            target_N,
-            *kept_for_backward,
-        )
+        ctx.save_for_backward(x_Nd, weight_Vd, bias_V, target_N, *kept_for_backward)
         ctx.inv_tau = inv_tau
         ctx.truncation = truncation
         ctx.cap = cap

@@ -14,7 +14,6 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,12 +21,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
+from rlhf_lab.core.errors import ArtifactError, ConfigError, import_optional
 from rlhf_lab.core.files import write_json
-from rlhf_lab.models.model_files import Record, adapter_dir, base_identity, reading_weights, refuse_circle
+from rlhf_lab.models.model_files import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    Record,
+    adapter_dir,
+    base_identity,
+    reading_weights,
+    refuse_circle,
+)
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.weights import (
     EARLIER,
+    HEAD,
     add_parallel,
     add_product,
     has_packed_weight,
@@ -38,8 +46,6 @@ from rlhf_lab.models.weights import (
     weight_of,
 )
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # prefix of all tensor names in an adapter file, by peft's convention
 NAME = "default"  # name of a model's only adapter; peft allows several
 Products = Mapping[str, tuple[Tensor, Tensor]]
@@ -47,7 +53,6 @@ Products = Mapping[str, tuple[Tensor, Tensor]]
 RECORD = "_rlhf_lab_adapter_on"
 """Key in a model's `__dict__` (see `sharded.ROOT`) for the base that its adapter is trained on, a `Record`."""
 BASE_LAYER = "base_layer"  # peft's name of the layer that it wraps with an adapter
-HEAD = "score"  # head of a reward model: it is new, so it is fully trained and stored with the adapter
 
 
 def trainable(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
@@ -60,7 +65,7 @@ def trainable(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
 
 def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
     """Add an adapter to `model` in place, and freeze everything else except a reward model's head."""
-    peft = _import_peft()
+    peft = import_optional("peft")
     targets, transposed = _target_layers(model, settings.targets)
     config = peft.LoraConfig(
         r=settings.rank,
@@ -75,8 +80,7 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
     for layer in _adapted_layers(model):
         a_weight = layer.lora_A[NAME].weight
         # sampled on the CPU with peft's distribution, so that A is the same on every device
-        empty = torch.empty(a_weight.shape)
-        initial = nn.init.kaiming_uniform_(empty, a=math.sqrt(5), generator=generator)
+        initial = nn.init.kaiming_uniform_(torch.empty(a_weight.shape), a=math.sqrt(5), generator=generator)
         a_weight.data.copy_(initial)
     if hasattr(model, HEAD):
         _untyped(model).score.requires_grad_(True)
@@ -116,8 +120,7 @@ def effective_weight(layer: nn.Module) -> Tensor:
     if not _is_adapted(layer):
         return weight_of(layer)
     weight = weight_of(base_layer(layer))
-    delta = _untyped(layer).get_delta_weight(NAME)
-    return weight + delta.to(weight.dtype)
+    return weight + _untyped(layer).get_delta_weight(NAME).to(weight.dtype)
 
 
 def base_layer(layer: nn.Module) -> nn.Module:
@@ -130,8 +133,7 @@ def without_adapter(model: nn.Module) -> nn.Module:
 
     It is the reference of DPO and of a KL penalty. After LoRA-SFT it is the SFT policy, which was saved merged.
     """
-    bases = {layer: base_layer(layer) for layer in _adapted_layers(model)}
-    return _with_layers(model, bases).requires_grad_(False)
+    return _with_layers(model, {layer: base_layer(layer) for layer in _adapted_layers(model)}).requires_grad_(False)
 
 
 def twin(model: nn.Module) -> nn.Module:
@@ -146,15 +148,12 @@ def merged(model: nn.Module) -> nn.Module:
     """
     adapted = _adapted_layers(model)
     bases = {base_layer(layer) for layer in adapted}
-    others = []
-    for layer in model.modules():
-        if layer not in bases and (has_packed_weight(layer) or products(layer)):
-            others.append(layer)
+    candidates = (layer for layer in model.modules() if layer not in bases)
+    others = [layer for layer in candidates if has_packed_weight(layer) or products(layer)]
     if not adapted and not others:
         return model
     # only layers that change are replaced; everything else is shared with `model`
-    replacements = {layer: _merged_layer(layer) for layer in (*adapted, *others)}
-    return _with_layers(model, replacements)
+    return _with_layers(model, {layer: _merged_layer(layer) for layer in (*adapted, *others)})
 
 
 def products_of(model: nn.Module) -> Products:
@@ -171,9 +170,7 @@ def products_of(model: nn.Module) -> Products:
             pairs.append((a, adapted.scaling[NAME] * b))
         if pairs:
             # several adapters on one layer equal one adapter with their factors concatenated along the rank
-            all_a = torch.cat([a for a, _ in pairs])
-            all_b = torch.cat([b for _, b in pairs], dim=1)
-            factors[name] = (all_a, all_b)
+            factors[name] = (torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], dim=1))
     return factors
 
 
@@ -204,12 +201,12 @@ def save_products(products: Products, directory: Path) -> None:
         "target_modules": sorted({name.rpartition(".")[2] for name in products}),
         "bias": "none",
     }
-    write_json(directory / CONFIG, config)
+    write_json(directory / ADAPTER, config)
     tensors = {}
     for name, (a, b) in products.items():
         tensors[f"{PREFIX}{name}.lora_A.weight"] = a.cpu().contiguous()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = b.cpu().contiguous()
-    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
 def rank_of(products: Products) -> int:
@@ -246,7 +243,7 @@ def _with_layers(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) 
 
 def save_adapter(model: nn.Module, directory: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors, including a reward model's head."""
-    peft = _import_peft()
+    peft = import_optional("peft")
     config = copy.copy(_untyped(model).peft_config[NAME])
     base = _untyped(model).name_or_path
     if base and Path(base).is_dir():
@@ -256,15 +253,11 @@ def save_adapter(model: nn.Module, directory: Path) -> None:
     tensors = peft.get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
     if hasattr(model, HEAD):
         config.modules_to_save = [HEAD]
-        head_tensors = _untyped(model).score.state_dict()
-        for name, tensor in head_tensors.items():
-            tensors[f"{HEAD}.{name}"] = tensor
+        tensors |= {f"{HEAD}.{name}": tensor for name, tensor in _untyped(model).score.state_dict().items()}
     directory.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(str(directory))
-    stored = {}
-    for name, tensor in tensors.items():
-        stored[f"{PREFIX}{name}"] = tensor.detach().cpu().contiguous()
-    save_file(stored, directory / WEIGHTS, metadata={"format": "pt"})
+    stored = {f"{PREFIX}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(stored, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     model.__dict__[RECORD].write(directory)
 
 
@@ -272,12 +265,12 @@ def adapter_base(source: str | Path) -> str | None:
     """Return the base of an adapter directory; None if `source` is not an adapter directory."""
     directory = Path(source)
     is_full_model = (directory / "config.json").is_file()
-    if is_full_model or not (directory / CONFIG).is_file():
+    if is_full_model or not (directory / ADAPTER).is_file():
         return None
-    base = _import_peft().PeftConfig.from_pretrained(str(directory)).base_model_name_or_path
+    base = import_optional("peft").PeftConfig.from_pretrained(str(directory)).base_model_name_or_path
     if not base:
         raise ArtifactError(
-            f"{directory} is an adapter whose {CONFIG} has no base_model_name_or_path; set it to the directory or hub "
+            f"{directory} is an adapter whose {ADAPTER} has no base_model_name_or_path; set it to the directory or hub "
             "id of the model that the adapter was trained on"
         )
     return str(base)
@@ -340,7 +333,7 @@ def add_products(model: nn.Module, directory: Path, *, shared: bool = False) -> 
 
 def _scale(config: Any, layer_name: str, rank: int) -> float:
     """Return the scale s of a layer's product. In adapters of other programs it may differ between layers."""
-    key = _import_peft().utils.other.get_pattern_key(config.alpha_pattern, layer_name)
+    key = import_optional("peft").utils.other.get_pattern_key(config.alpha_pattern, layer_name)
     alpha: float = config.alpha_pattern.get(key, config.lora_alpha)
     # rank-stabilised LoRA (arXiv:2312.03732) divides by √rank
     return alpha / (math.sqrt(rank) if config.use_rslora else rank)
@@ -359,7 +352,7 @@ def apply_adapter(model: nn.Module, directory: str | Path) -> nn.Module:
     _untie(model, tensors)
     try:
         _attach(model, config)
-        load_result = _import_peft().set_peft_model_state_dict(model, tensors, adapter_name=NAME)
+        load_result = import_optional("peft").set_peft_model_state_dict(model, tensors, adapter_name=NAME)
         if head_tensors:
             model.load_state_dict(head_tensors, strict=False)
     except (ValueError, RuntimeError) as error:
@@ -395,11 +388,13 @@ def _untie(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def _read_adapter(directory: str | Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
     """Return peft's config of a stored adapter, its tensors by their names in the model, and those of a scalar head."""
-    peft = _import_peft()
+    peft = import_optional("peft")
     config = peft.PeftConfig.from_pretrained(str(directory))
-    weights_file = Path(directory) / WEIGHTS
+    weights_file = Path(directory) / ADAPTER_WEIGHTS
     if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
-        raise ArtifactError(f"{directory} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
+        raise ArtifactError(
+            f"{directory} is not a LoRA adapter in safetensors: expected {ADAPTER_WEIGHTS} and peft_type LORA"
+        )
     with reading_weights(weights_file):
         stored = load_file(weights_file)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
@@ -426,10 +421,11 @@ def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[l
     choices = sorted({name.rpartition(".")[2] for name in is_conv1d})
     targets = choices if requested is None else list(requested)
     # peft would match these anywhere in the model, including the embeddings
-    matchable = []
-    for name, layer in model.named_modules():
-        if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding)) and (text_modules is None or layer in text_modules):
-            matchable.append(name)
+    matchable = [
+        name
+        for name, layer in model.named_modules()
+        if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding)) and (text_modules is None or layer in text_modules)
+    ]
 
     def matches(name: str, target: str) -> bool:
         return f".{name}".endswith(f".{target}")
@@ -469,11 +465,3 @@ def _adapted_layers(model: nn.Module) -> list[Any]:
 def _untyped(module: nn.Module) -> Any:
     """Return the module itself as Any, for methods that transformers and peft add to it."""
     return module
-
-
-def _import_peft() -> ModuleType:
-    try:
-        import peft
-    except ImportError as error:
-        raise MissingDependency(*OPTIONAL["peft"]) from error
-    return peft

@@ -57,7 +57,6 @@ def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
     """Return the reasons why a model cannot be loaded; empty if there are none.
 
     Args:
-        source: directory or hub id.
         where: setting that names it, for the messages.
         reward: True if it must have a reward model's head. Without one, a new head would be created and score 0.
     """
@@ -85,11 +84,7 @@ def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
 
 @contextmanager
 def reading_weights(source: str | Path) -> Iterator[None]:
-    """Turn errors of damaged or unsuitable model files into an ArtifactError that names them.
-
-    Args:
-        source: directory or file that is read in the context.
-    """
+    """Turn errors of damaged or unsuitable model files into an ArtifactError that names them."""
     try:
         yield
     except LabError:
@@ -205,12 +200,7 @@ def rope_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
     return min(limits, key=lambda kind_and_limit: kind_and_limit[1], default=None)
 
 
-def rope_problem(
-    where: str,
-    length: int,
-    source: str,
-    limit: tuple[str, int],
-) -> str:
+def rope_problem(where: str, length: int, source: str, limit: tuple[str, int]) -> str:
     """Return the message that rejects rows of `length` tokens, which exceed `rope_limit`.
 
     Args:
@@ -273,8 +263,7 @@ def adapter_dir(source: str | Path) -> Path:
 def _dir_problems(directory: Path, label: str, *, reward: bool) -> list[str]:
     config = read_object(directory / "config.json")
     if not isinstance(config.get("model_type"), str):
-        message = "its config.json is not one of a Hugging Face model (no model_type); copy the directory again"
-        return [f"{label}: {message}"]
+        return [f"{label}: its config.json is no Hugging Face config (no model_type); copy the directory again"]
     messages = code_problems(config, label)
     names = _tensor_names(directory, label, messages)
     if reward and names is not None and not _contains_head(names):
@@ -336,8 +325,7 @@ def _adapter_problems(directory: Path, label: str, *, reward: bool) -> list[str]
         return messages
     # peft adds a prefix to all names, so the name of the head may be anywhere within them
     has_own_head = any(f".{HEAD}" in f".{name}" for name in names)
-    base_problems = problems(base, f"{label}: its base", reward=reward and not has_own_head)
-    return messages + base_problems
+    return messages + problems(base, f"{label}: its base", reward=reward and not has_own_head)
 
 
 def tensor_names(directory: Path, label: str) -> set[str]:
@@ -357,11 +345,9 @@ def _tensor_names(directory: Path, label: str, messages: list[str]) -> set[str] 
         if not isinstance(file_of_tensor, dict) or not all(isinstance(file, str) for file in file_of_tensor.values()):
             messages.append(f"{label}: its {INDEX} has no weight_map from tensors to files; copy the directory again")
             return None
-        listed_files = set(file_of_tensor.values())
-        missing_files = sorted(file for file in listed_files if not (directory / file).is_file())
-        if missing_files:
-            missing = ", ".join(missing_files)
-            messages.append(f"{label} lacks {missing}, which its {INDEX} lists; copy the missing files there")
+        missing = sorted(file for file in set(file_of_tensor.values()) if not (directory / file).is_file())
+        if missing:
+            messages.append(f"{label} lacks {', '.join(missing)}, which its {INDEX} lists; copy them there")
             return None
         return set(file_of_tensor)
     files = sorted(directory.glob("*.safetensors"))
@@ -376,9 +362,7 @@ def _tensor_names(directory: Path, label: str, messages: list[str]) -> set[str] 
             messages.append(f"{label} has no weights (*.safetensors); copy them there")
         return None
     messages_before = len(messages)
-    names: set[str] = set()
-    for file in files:
-        names |= _tensor_names_in_file(file, label, messages)
+    names = {name for file in files for name in _tensor_names_in_file(file, label, messages)}
     return names if len(messages) == messages_before else None
 
 
@@ -459,9 +443,7 @@ def _entry_problem(entry: Any) -> str:
 
 def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     # `type` instead of `isinstance`, because JSON's true is an int in Python
-    if not isinstance(values, list):
-        return False
-    return all(type(value) is int and 0 <= value < 2**63 for value in values)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 def _hub_problems(source: str, label: str) -> list[str]:
@@ -531,10 +513,8 @@ def pinned_identity(source: str) -> str:
 
     A hub id alone refers to another model as soon as its owner uploads one.
     """
-    commit = cached_commit(source)
-    if commit is None:
-        return model_identity(source)
-    return sha256(f"{model_identity(source)} {commit}".encode()).hexdigest()[:16]
+    commit, identity = cached_commit(source), model_identity(source)
+    return identity if commit is None else sha256(f"{identity} {commit}".encode()).hexdigest()[:16]
 
 
 def cached_commit(source: str) -> str | None:

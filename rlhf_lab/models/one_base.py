@@ -42,12 +42,7 @@ class OneBase:
         return twin(self.model)
 
     def reward_model(self, source: str, outputs: int, weights: Stored) -> nn.Module | None:
-        """Return the frozen reward model in a directory if it was trained as an adapter on this base; else None.
-
-        Args:
-            outputs: number of outputs of its head.
-            weights: storage of the role's weights.
-        """
+        """Return the frozen reward model in a directory if it was trained as an adapter on this base; else None."""
         adapter = adapter_dir(source)
         record = Record.read(adapter)
         if record is None:  # all its parameters were trained, or another program trained the adapter

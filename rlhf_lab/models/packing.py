@@ -53,9 +53,8 @@ class Lengths:
         groups: dict[int, list[int]] = {}
         for row, prompt in enumerate(prompt_of):
             groups.setdefault(prompt, []).append(row)
-        slots = []
-        for prompt, length in zip(batch.prompt_lengths, batch.lengths, strict=True):
-            slots.append(max(length - 1, prompt))  # an empty response has no last token to omit
+        lengths = zip(batch.prompt_lengths, batch.lengths, strict=True)
+        slots = [max(length - 1, prompt) for prompt, length in lengths]  # an empty response has no last token to omit
         return cls(list(batch.prompt_lengths), slots, list(groups.values()))
 
     @property
@@ -104,22 +103,16 @@ class Packing:
 def pack(lengths: Lengths, width: int) -> Packing:
     """Pack a batch into rows of `width` positions, or more if a single row needs more."""
     width = max(width, *lengths.slots)
-    units: list[PackingUnit] = []
-    for group in lengths.groups:
-        units += _split(lengths, group, width)
+    units = [unit for group in lengths.groups for unit in _split(lengths, group, width)]
     rows = _first_fit([unit.slots for unit in units], width)
     aligned_width = math.ceil(width / ALIGNMENT) * ALIGNMENT
-    packed_rows = [tuple(units[index] for index in row) for row in rows]
-    return Packing(tuple(packed_rows), aligned_width)
+    return Packing(tuple(tuple(units[index] for index in row) for row in rows), aligned_width)
 
 
 def end_to_end(lengths: Lengths) -> Packing:
     """Concatenate full rows into one packed row without padding, for attention that needs no mask."""
-    units = []
-    for row, slots in enumerate(lengths.slots):
-        if slots:  # an empty row predicts nothing
-            units.append(PackingUnit((row,), slots))
-    return Packing((tuple(units),), sum(unit.slots for unit in units))
+    units = tuple(PackingUnit((row,), slots) for row, slots in enumerate(lengths.slots) if slots)
+    return Packing((units,), sum(lengths.slots))  # an empty row predicts nothing
 
 
 def packings(lengths: Lengths) -> Iterator[Packing]:
@@ -153,13 +146,10 @@ def _split(lengths: Lengths, group: Sequence[int], width: int) -> list[PackingUn
     prompt = lengths.prompts[group[0]]
     # each unit has the prompt once, so only the responses are distributed over the rest of its width
     response_slots = [lengths.slots[row] - prompt for row in group]
-    parts = _first_fit(response_slots, width - prompt)
-    units = []
-    for part in parts:
-        rows = tuple(group[i] for i in part)
-        unit_responses = sum(response_slots[i] for i in part)
-        units.append(PackingUnit(rows, prompt + unit_responses))
-    return units
+    return [
+        PackingUnit(tuple(group[i] for i in part), prompt + sum(response_slots[i] for i in part))
+        for part in _first_fit(response_slots, width - prompt)
+    ]
 
 
 def _first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
@@ -168,8 +158,7 @@ def _first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     bins: list[list[int]] = []
     largest_first = sorted(range(len(sizes)), key=lambda item: -sizes[item])
     for item in largest_first:
-        fitting = (index for index, left in enumerate(remaining) if sizes[item] <= left)
-        position = next(fitting, len(bins))
+        position = next((index for index, left in enumerate(remaining) if sizes[item] <= left), len(bins))
         if position == len(bins):
             remaining.append(capacity)
             bins.append([])
@@ -183,7 +172,6 @@ class Piece:
     """Consecutive slots of a packed row: a prompt, a response, or padding.
 
     Attributes:
-        slots: number of slots.
         source: index of the first token in the flattened rows of the batch.
         position: position of the first token in its own row.
         start: column of the first slot in the packed row.

@@ -52,21 +52,15 @@ def response_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> t
     codebook_N = (column_N - batch.prompt_len_B[row_N]) % codebooks
     # one bin per (row, codebook)
     bin_N = row_N * codebooks + codebook_N
-    sums = sum_rows(logps.logps_N, bin_N, logps.rows * codebooks)
-    return sums.view(-1, codebooks)
+    return sum_rows(logps.logps_N, bin_N, logps.rows * codebooks).view(-1, codebooks)
 
 
 @torch.no_grad()
 def sequence_logps(
-    model: nn.Module,
-    rows: Sequence[Row],
-    device: str,
-    max_tokens: int = 16384,
-    codebooks: int = 0,
+    model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384, codebooks: int = 0
 ) -> torch.Tensor:
     """Return the log-probability of each response, nats, (N,) on the CPU; (N, codebooks) with codebooks."""
-    shape = (len(rows), codebooks) if codebooks else (len(rows),)
-    logps_N = torch.zeros(shape)
+    logps_N = torch.zeros((len(rows), codebooks) if codebooks else (len(rows),))
 
     def batch_logps(batch: TokenBatch) -> torch.Tensor:
         return response_logps(model, batch, codebooks).cpu()
@@ -76,12 +70,7 @@ def sequence_logps(
     return logps_N
 
 
-def pair_logps(
-    model: nn.Module,
-    pairs: Sequence[PairRows],
-    device: str,
-    codebooks: int = 0,
-) -> PairLogps:
+def pair_logps(model: nn.Module, pairs: Sequence[PairRows], device: str, codebooks: int = 0) -> PairLogps:
     """Return the log-probabilities of both responses of each pair, without gradient; see `sequence_logps`."""
     alternating_rows = [row for pair in pairs for row in pair]  # chosen, rejected, chosen, …
     logps = sequence_logps(model, alternating_rows, device, codebooks=codebooks)
@@ -94,19 +83,13 @@ def pair_batch(pairs: Sequence[PairRows], device: str) -> TokenBatch:
 
 
 def _chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
-    chosen_rows = [chosen for chosen, _ in pairs]
-    rejected_rows = [rejected for _, rejected in pairs]
-    return chosen_rows + rejected_rows
+    return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
 
 
 def pair_tokens(pairs: Sequence[PairRows], device: str) -> PairTokens:
     """Return the response lengths of both sides, float32."""
-    chosen_lengths = [len(chosen_response) for (_, chosen_response), _ in pairs]
-    rejected_lengths = [len(rejected_response) for _, (_, rejected_response) in pairs]
-    return PairTokens(
-        chosen=to_device(chosen_lengths, device, torch.float32),
-        rejected=to_device(rejected_lengths, device, torch.float32),
-    )
+    chosen, rejected = ([len(pair[side][1]) for pair in pairs] for side in (0, 1))
+    return PairTokens(to_device(chosen, device, torch.float32), to_device(rejected, device, torch.float32))
 
 
 def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
@@ -119,20 +102,12 @@ def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
 
 def shifted_rows(rows: Sequence[Row], max_length: int) -> list[Row]:
     """Combine each row's prompt with the previous row's response. A row that becomes too long loses its end."""
-    mismatched = []
-    for i, (prompt, _) in enumerate(rows):
-        _, previous_response = rows[i - 1]  # the last row for i = 0
-        response = previous_response[: max(max_length - len(prompt), 1)]
-        mismatched.append((prompt, response))
-    return mismatched
+    # rows[i - 1] is the last row for i = 0
+    return [(prompt, rows[i - 1][1][: max(max_length - len(prompt), 1)]) for i, (prompt, _) in enumerate(rows)]
 
 
 def mismatched_kl(
-    model: nn.Module,
-    reference: nn.Module,
-    pairs: Sequence[PairRows],
-    max_length: int,
-    device: str,
+    model: nn.Module, reference: nn.Module, pairs: Sequence[PairRows], max_length: int, device: str
 ) -> torch.Tensor:
     """Return KTO's z_ref (arXiv:2402.01306, §4.1): max(0, mean of log π/π_ref over mismatched rows).
 
@@ -143,12 +118,7 @@ def mismatched_kl(
     return positive_kl(model, reference, mismatched_rows(pairs, max_length), device)
 
 
-def positive_kl(
-    model: nn.Module,
-    reference: nn.Module,
-    rows: Sequence[Row],
-    device: str,
-) -> torch.Tensor:
+def positive_kl(model: nn.Module, reference: nn.Module, rows: Sequence[Row], device: str) -> torch.Tensor:
     """Return max(0, mean of log π/π_ref over the responses of rows), nats, without gradient, shape ()."""
     log_ratio_N = sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)
     return log_ratio_N.mean().clamp(min=0).to(device)

@@ -16,18 +16,11 @@ from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import has_adapter, merged
 from rlhf_lab.models.weights import has_products, stored_as
 
-BATCHED_ATTENTION = ("sdpa", "eager")
-"""Attention implementations that `vmap` can batch."""
-
 
 def same_shape(models: Sequence[nn.Module]) -> bool:
     """Return True if all models have the same class, and tensors of the same names and shapes."""
 
-    def class_and_shapes(model: nn.Module) -> tuple[type, dict[str, torch.Size]]:
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        return type(model), shapes
-
-    shapes = [class_and_shapes(model) for model in models]
+    shapes = [(type(model), {name: tensor.shape for name, tensor in model.state_dict().items()}) for model in models]
     return all(shape == shapes[0] for shape in shapes)
 
 
@@ -35,12 +28,11 @@ def stackable(models: Sequence[nn.Module]) -> bool:
     """Return True if `StackedModels` supports these models; otherwise they run one by one."""
     # vmap cannot batch other kinds, such as flash attention
     attention_kinds = {getattr(model.config, "_attn_implementation", None) for model in models}
-    can_batch_attention = attention_kinds <= set(BATCHED_ATTENTION)
-    are_scalar = all(map(_is_scalar, models))
-    return len(models) > 1 and same_shape(models) and can_batch_attention and are_scalar
+    can_batch = attention_kinds <= {"sdpa", "eager"} and all(map(_is_plain, models))
+    return len(models) > 1 and same_shape(models) and can_batch
 
 
-def _is_scalar(model: nn.Module) -> bool:
+def _is_plain(model: nn.Module) -> bool:
     """Return True if a model consists of float32 tensors in one place, without adapters or quantised weights."""
     is_float32 = not has_adapter(model) and not has_products(model) and stored_as(model) == "float32"
     return is_float32 and placement_of(model) is None
@@ -71,7 +63,6 @@ class StackedModels:
         return self._all_members(self.parameters, self.buffers, batch)
 
     def _member_outputs(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: TokenBatch) -> Tensor:
-        """Return `reward_outputs` of one member, (B, outputs), from its parameters and buffers."""
         # `functional_call` expects the names of `_Outputs`, whose submodule is `model`
         state = {f"model.{name}": value for name, value in (parameters | buffers).items()}
         return functional_call(self.skeleton, state, (batch,))
@@ -96,10 +87,11 @@ def averaged(models: Sequence[nn.Module]) -> nn.Module:
     """
     unwrapped_models = [merged(model) for model in models]
     states = [model.state_dict() for model in unwrapped_models]
-    mean_state = {}
-    for name, value in states[0].items():
-        members = [state[name].float() for state in states]  # a mean in bfloat16 would lose digits
-        mean_state[name] = torch.stack(members).mean(0).to(value.dtype)
+    # float32, because a mean in bfloat16 would lose digits
+    mean_state = {
+        name: torch.stack([state[name].float() for state in states]).mean(0).to(value.dtype)
+        for name, value in states[0].items()
+    }
     mean_model: Any = copy.deepcopy(unwrapped_models[0])
     mean_model.load_state_dict(mean_state)
     return mean_model.eval().requires_grad_(False)

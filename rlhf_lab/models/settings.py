@@ -126,25 +126,21 @@ class Weights(Section):
 
     def stored(self, role: WeightsOf) -> Stored:
         """Return how the weights of a role are stored: float32, bfloat16 or nf4."""
-        roles = self.weights_of
-        written = {"policy": roles.policy, "reference": roles.reference, "reward": roles.reward}
-        return written[role] or self.weights
+        return getattr(self.weights_of, role) or self.weights
 
     def dispatch_of(self, role: WeightsOf) -> Dispatch | None:
         """Return the limits with which a frozen model of a role is spread; None for one device."""
         return self.dispatch if self.dispatch.is_limited and role in self.dispatch.roles else None
 
     def _dispatch_problems(self, config: Config) -> list[str]:
-        """Return the reasons why frozen models cannot be spread as configured."""
         if not self.dispatch.is_limited or "model" not in config.algorithm.inputs.sections:
             return []
-        problems = []
-        for role in self.dispatch.roles:
-            if self.stored(role) == "nf4":
-                problems.append(
-                    f"model.dispatch: {role} models are stored as nf4, whose packed weights cannot be moved for each "
-                    f"pass; use model.weights_of={{{role}: bfloat16}}, or no limits"
-                )
+        problems = [
+            f"model.dispatch: {role} models are stored as nf4, whose packed weights cannot be moved for each pass; use "
+            f"model.weights_of={{{role}: bfloat16}}, or no limits"
+            for role in self.dispatch.roles
+            if self.stored(role) == "nf4"
+        ]
         sharding = registry.kind_of("sharding", config.sharding)
         if "reference" in self.dispatch.roles and (sharding == "fsdp" or config.sharding.reference == "offload"):
             problems.append(
@@ -202,7 +198,6 @@ class Scratch(Weights):
         ]
 
     def _family_problems(self, config: Config) -> list[str]:
-        """Return a problem if the model's responses are of another kind than those of the data."""
         if "model" not in config.algorithm.inputs.sections:
             return []
         data = registry.kind_of("data", config.data)
@@ -216,7 +211,6 @@ class Scratch(Weights):
         return []
 
     def _length_problems(self, config: Config) -> list[str]:
-        """Return problems of rows and episodes that are longer than the model's positions."""
         # every setting that determines the length of a row, with its value
         lengths = {"algorithm.max_length": getattr(config.algorithm, "max_length", None) or 0}
         if "rollout" in config.algorithm.inputs.sections:
@@ -232,7 +226,6 @@ class Scratch(Weights):
         ]
 
     def _adapter_problems(self, config: Config) -> list[str]:
-        """Return a problem if an adapter would be trained on a random model."""
         has_no_policy = "policy" in config.algorithm.inputs.optional and not config.needs.get("policy")
         if not (self.lora.rank and config.algorithm.outputs.model and has_no_policy):
             return []

@@ -57,10 +57,6 @@ class Root(nn.Module):
         finally:
             self.entered = False
 
-    def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Run `function` as the forward pass of this module, whose hooks gather the parameters."""
-        return self(function, *arguments)
-
 
 def within(model: nn.Module, function: Callable[..., Value], *arguments: Any) -> Value:
     """Return `function(*arguments)`; sharded parameters of `model` are gathered while it runs."""
@@ -70,9 +66,7 @@ def within(model: nn.Module, function: Callable[..., Value], *arguments: Any) ->
     if root is not None and root.entered:  # nested call within a pass of the same model: parameters are gathered
         return function(*arguments)
     with torch.autocast(device, dtype=dtype, enabled=True) if dtype else nullcontext():
-        if root is None:
-            return function(*arguments)
-        return root.run(function, *arguments)
+        return function(*arguments) if root is None else root(function, *arguments)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -97,12 +91,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def divide(
-    model: nn.Module,
-    mesh: Any,
-    *,
-    reshard: bool,
-    reshard_root: bool = False,
-    dtype: torch.dtype | None = None,
+    model: nn.Module, mesh: Any, *, reshard: bool, reshard_root: bool = False, dtype: torch.dtype | None = None
 ) -> None:
     """Shard a model's parameters over the processes of a mesh, block by block, in place.
 
@@ -184,13 +173,7 @@ def normalise_in_float32(block: nn.Module) -> None:
 def _layer_norm(norm: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
     weight = None if norm.weight is None else norm.weight.float()
     bias = None if norm.bias is None else norm.bias.float()
-    return nn.functional.layer_norm(
-        x,
-        norm.normalized_shape,
-        weight,
-        bias,
-        norm.eps,
-    )
+    return nn.functional.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
 
 
 def free_gathered(model: nn.Module) -> None:
@@ -295,13 +278,7 @@ def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         # no random state is saved for the recomputation, because models are loaded without dropout
-        return checkpoint(
-            forward,
-            *args,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            **kwargs,
-        )
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
     return run
 

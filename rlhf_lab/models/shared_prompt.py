@@ -32,12 +32,7 @@ CAN_TAKE_TWO_PASSES = "_rlhf_lab_can_take_two_passes"
 CAN_PACK = "_rlhf_lab_can_pack"
 SHARE_FROM = 0.1
 """Minimum fraction of a batch's token slots that a second pass, or packing, must save to be used."""
-TRIAL_ROWS = [
-    ([1, 2, 3], [4, 5]),
-    ([1, 2, 3], [6, 7, 8]),
-    ([2, 3], [4]),
-    ([2, 3], [5, 6]),
-]
+TRIAL_ROWS = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8]), ([2, 3], [4]), ([2, 3], [5, 6])]
 """Token ids of prompts and responses on which a layout is tried before use. Their lengths differ, so that the trial
 covers padding and positions as well."""
 ROUNDING = 0.05
@@ -65,12 +60,7 @@ def computed_as(layout: RowLayout) -> Iterator[None]:
         _prescribed.reset(token)
 
 
-def hidden_states(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
-) -> torch.Tensor:
+def hidden_states(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     """Return the last hidden state of `backbone` at column − 1 of each (row, column), (N, d)."""
     layout, packing = _cheapest_layout(backbone, batch)
     if packing is not None:
@@ -81,7 +71,6 @@ def hidden_states(
 
 
 def _cheapest_layout(backbone: nn.Module, batch: TokenBatch) -> tuple[RowLayout, Packing | None]:
-    """Return the layout of a batch, and its packing if it is packed."""
     prescribed = _prescribed.get()
     if prescribed == "packed rows":
         return prescribed, _any_packing(backbone, batch)
@@ -92,7 +81,8 @@ def _cheapest_layout(backbone: nn.Module, batch: TokenBatch) -> tuple[RowLayout,
         return ("packed rows", end_to_end(Lengths.of(batch))) if can_pack(backbone) else ("whole rows", None)
     if not may_be_masked(backbone.config, batch.tokens_BT.shape[1]):
         return "whole rows", None
-    saves_prompts = batch.prompt_of is not None and _saved(batch) >= SHARE_FROM
+    saved = 1 - _two_pass_slots(batch) / batch.tokens_BT.numel()  # fraction of token slots that two passes avoid
+    saves_prompts = batch.prompt_of is not None and saved >= SHARE_FROM
     unpacked: RowLayout = "two passes" if saves_prompts and can_take_two_passes(backbone) else "whole rows"
     packing = best_packing(backbone.config, batch, unpacked, kept_blocks=_kept_blocks(backbone))
     if packing is not None and can_pack(backbone):
@@ -114,20 +104,13 @@ def _kept_blocks(backbone: nn.Module) -> int:
     return config.get_text_config().num_hidden_layers if keeps_all else 1
 
 
-def best_packing(
-    config: Any,
-    batch: TokenBatch,
-    unpacked: RowLayout,
-    *,
-    kept_blocks: int = 1,
-) -> Packing | None:
+def best_packing(config: Any, batch: TokenBatch, unpacked: RowLayout, *, kept_blocks: int = 1) -> Packing | None:
     """Return the packing with the lowest cost; None if padded rows, or two passes over them, cost less.
 
     What is kept for the backward pass never exceeds the planned memory, which is that of padded rows or of two passes
     over them (`memory/work.py`).
 
     Args:
-        unpacked: layout of the batch if it is not packed.
         kept_blocks: number of blocks whose activations exist at the same time; all of them share one mask.
     """
     lengths = Lengths.of(batch)
@@ -219,35 +202,20 @@ def forbid_two_passes(model: nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _saved(batch: TokenBatch) -> float:
-    """Return the fraction of the token slots of whole rows that two passes avoid."""
-    return 1 - _two_pass_slots(batch) / batch.tokens_BT.numel()
-
-
 def _two_pass_slots(batch: TokenBatch) -> int:
     prompt_slots = batch.prompts * batch.prompts_width
     response_slots = len(batch.tokens_BT) * (batch.responses_width - 1)
     return prompt_slots + response_slots
 
 
-def _full_rows(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
-) -> torch.Tensor:
+def _full_rows(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     body: Any = backbone
     return body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
 
 
 def _packed(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    packing: Packing,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
+    backbone: nn.Module, batch: TokenBatch, packing: Packing, row_N: torch.Tensor, column_N: torch.Tensor
 ) -> torch.Tensor:
-    """Compute `hidden_states` in one pass over packed rows."""
     body: Any = backbone
     packed = PackedRows.of(batch, packing)
     mask = None if takes_flash_attention(body.config) else packed.mask(_attention_dtype(backbone))
@@ -265,10 +233,7 @@ def _attention_dtype(backbone: nn.Module) -> torch.dtype:
 
 
 def _prompts_then_responses(
-    backbone: nn.Module,
-    batch: TokenBatch,
-    row_N: torch.Tensor,
-    column_N: torch.Tensor,
+    backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor
 ) -> torch.Tensor:
     """Compute `hidden_states` in two passes: over the P distinct prompts, then over S slots of each row.
 
@@ -301,11 +266,7 @@ def _prompts_then_responses(
     sees_response_BSS = causal_SS.expand(len(position_BS), -1, -1)
     mask = torch.cat([sees_prompt_BST, sees_response_BSS], dim=2)[:, None]
     responses_BSd = body(
-        input_ids=tokens_BS,
-        past_key_values=cache,
-        position_ids=position_BS,
-        attention_mask=mask,
-        use_cache=True,
+        input_ids=tokens_BS, past_key_values=cache, position_ids=position_BS, attention_mask=mask, use_cache=True
     ).last_hidden_state
     states_BSd = torch.cat([prompt_end_Bd[:, None], responses_BSd], dim=1)
     return states_BSd[row_N, slot_N]

@@ -36,8 +36,7 @@ class Skeleton:
         # deepcopy uses the objects in its memo instead of copying: buffers are shared, parameters get no values.
         memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
         for parameter in model.parameters():
-            without_values = torch.empty_like(parameter, device="meta")
-            memo[id(parameter)] = nn.Parameter(without_values, parameter.requires_grad)
+            memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         self.tree = copy.deepcopy(model, memo)
         self._empty_parameters = dict(self.tree.named_parameters())
         self._owners: dict[int, list[tuple[nn.Module, str]]] = {}  # tied weights have several owners
@@ -58,7 +57,6 @@ class Skeleton:
             self._put(empty, empty)
 
     def _put(self, empty: nn.Parameter, parameter: nn.Parameter) -> None:
-        """Set `parameter` in every module that owns the empty one."""
         for module, attribute in self._owners[id(empty)]:
             module._parameters[attribute] = parameter
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ class StepRow:
     """A prompt, a response, and the tokens at which the response's steps end.
 
     Attributes:
-        row: prompt and response as token ids.
         ends: index among the response's tokens of each step's last token; truncated steps are missing.
     """
 
@@ -35,16 +35,11 @@ class StepRow:
     @property
     def last(self) -> int:
         """Column of the last token of the row."""
-        prompt_ids, response_ids = self.row
-        return len(prompt_ids) + len(response_ids) - 1
+        return sum(map(len, self.row)) - 1
 
 
 def step_row(
-    encoder: Encoder,
-    prompt: str,
-    response: str,
-    lines: Sequence[tuple[int, int]],
-    max_length: int,
+    encoder: Encoder, prompt: str, response: str, lines: Sequence[tuple[int, int]], max_length: int
 ) -> StepRow:
     """Encode a row as all other stages do, with the token at which each of its lines ends.
 
@@ -53,9 +48,7 @@ def step_row(
     """
     row = encoder.row(prompt, response, max_length)
     ends = end_tokens(encoder, response, [end for _, end in lines])
-    _, response_ids = row
-    ends_not_cut_off = tuple(end for end in ends if end < len(response_ids))
-    return StepRow(row, ends_not_cut_off)
+    return StepRow(row, tuple(end for end in ends if end < len(row[1])))  # without steps that are cut off
 
 
 def end_tokens(encoder: Encoder, response: str, ends: Sequence[int]) -> list[int]:
@@ -93,12 +86,12 @@ def end_tokens(encoder: Encoder, response: str, ends: Sequence[int]) -> list[int
 
 def step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
     """Return the scalar head's output at each token, (B, T), float32, differentiable; it depends on no later token."""
-    return within(model, _step_logits, model, batch)
 
+    def run() -> Tensor:
+        body: Any = model.base_model
+        return scalar_head(model, body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state)[..., 0]
 
-def _step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
-    hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
-    return scalar_head(model, hidden_BTd)[..., 0]
+    return within(model, run)
 
 
 def step_positions(columns: Sequence[Sequence[int]], device: str) -> tuple[Tensor, Tensor]:

@@ -55,8 +55,7 @@ def train_backend(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     words = [piece for piece in counts if len(piece) > 1]
     words.sort(key=lambda piece: (-counts[piece], piece))
     if len(SPECIAL) + len(alphabet) + len(words) <= vocabulary:
-        vocabulary_in_order = [*SPECIAL, *alphabet, *words]
-        token_ids = {token: i for i, token in enumerate(vocabulary_in_order)}
+        token_ids = {token: i for i, token in enumerate([*SPECIAL, *alphabet, *words])}
         # BPE without merges, which takes full words from its vocabulary and splits all others into bytes.
         backend = Tokenizer(models.BPE(vocab=token_ids, merges=[], ignore_merges=True))
         backend.pre_tokenizer = splitter

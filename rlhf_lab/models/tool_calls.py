@@ -115,8 +115,7 @@ class CallFormat:
             return self._read_elements(name, text, start)
         value, end = _json_at(text, start)
         if value is not NO_VALUE:
-            call = _read_call(name, read_arguments(text[start:end]), id)
-            return [call], self._behind(text, end)
+            return [_read_call(name, read_arguments(text[start:end]), id)], self._behind(text, end)
         written, end = self._up_to_end(text, start)
         return [_read_call(name, {MALFORMED: written.strip()}, id)], end
 
@@ -197,8 +196,6 @@ def find_format(render: Render, end_of_turn: str, markers: Sequence[str]) -> Cal
     """Return a chat template's form of tool calls; None if it shows no tools or writes calls in an unknown form.
 
     Args:
-        render: renders messages with the template.
-        end_of_turn: text of the token that ends a turn.
         markers: texts of the tokenizer's added tokens.
     """
     parameters = {"type": "object", "properties": {KEY: {"type": "string"}}, "required": [KEY]}
@@ -286,13 +283,9 @@ def _skip_space(text: str, position: int) -> int:
 
 def calls_of(value: Any) -> list[dict[str, Any]]:
     """Return the calls in a JSON value; empty if it, or any item of a list, is not a call."""
-    calls: list[dict[str, Any]] = []
-    for item in value if isinstance(value, list) else [value]:
-        call = _call_of(item)
-        if call is None:
-            return []
-        calls.append(call)
-    return calls
+    items = value if isinstance(value, list) else [value]
+    calls = [call for item in items if (call := _call_of(item)) is not None]
+    return calls if len(calls) == len(items) else []
 
 
 def _call_of(value: Any) -> dict[str, Any] | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.record_file import RecordFile
 from rlhf_lab.data.transcript import render_prompt, response_message, response_text, to_conversation
 from rlhf_lab.models.encoding import Encoder, Row
 
@@ -11,11 +14,7 @@ MaskedRow = tuple[Row, list[bool]]
 
 
 def conversation_row(
-    encoder: Encoder,
-    prompt: str,
-    response: str,
-    max_length: int,
-    learn_from: int | None = None,
+    encoder: Encoder, prompt: str, response: str, max_length: int, learn_from: int | None = None
 ) -> MaskedRow:
     """Encode a prompt and a response, with earlier assistant turns of the prompt in the loss, except for empty ones.
 
@@ -40,8 +39,7 @@ def conversation_row(
         ids, mask = encoder.chat.turns(messages, tools, learned)
     else:
         ids, mask = _text_turns(encoder, messages, learned)
-    opening = render_prompt(messages[: learned[0]], tools)
-    row = encoder.fit(opening, ids, max_length)
+    row = encoder.fit(render_prompt(messages[: learned[0]], tools), ids, max_length)
     return row, mask[: len(row[1])]
 
 
@@ -59,3 +57,27 @@ def _text_turns(encoder: Encoder, messages: list[Message], learned: list[int]) -
             ids += between
             mask += [False] * len(between)
     return ids, mask
+
+
+class RowFile(RecordFile[MaskedRow]):
+    """Masked rows as 32-bit integers: the length of the prompt, the prompt, the response.
+
+    A response token in the loss is stored as its id, any other response token as −1 − id.
+    """
+
+    noun = "row"
+    counts_back = False
+
+    def encode(self, record: MaskedRow) -> bytes:
+        (prompt, response), mask = record
+        stored_response = [token if learned else -1 - token for token, learned in zip(response, mask, strict=True)]
+        return np.array([len(prompt), *prompt, *stored_response], np.int32).tobytes()
+
+    def decode(self, stored: bytes) -> MaskedRow:
+        numbers = np.frombuffer(stored, np.int32)
+        response_start = 1 + int(numbers[0])
+        prompt = numbers[1:response_start]
+        response = numbers[response_start:]
+        mask = response >= 0
+        # a token id outside the loss is stored as −1 − id, so that id 0 has a sign as well
+        return (prompt.tolist(), np.where(mask, response, -1 - response).tolist()), mask.tolist()

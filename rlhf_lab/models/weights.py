@@ -12,15 +12,14 @@ stream stays float32. The trained parameters of such a model, an adapter or a sc
 
 from __future__ import annotations
 
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
-from rlhf_lab.models.experts import experts
+from rlhf_lab.core.errors import ConfigError, import_optional
 from rlhf_lab.models.settings import Stored
 from rlhf_lab.models.sharded import blocks, compute_in
 
@@ -81,9 +80,7 @@ def stored_as(model: nn.Module) -> Stored:
 def weight_of(layer: nn.Module) -> Tensor:
     """Return the weight of a linear layer in its own layout, dequantised to bfloat16 if it has four bits."""
     numbers = numbers_of(layer)
-    for a, b in products(layer):
-        numbers = numbers + _in_layout(layer, b @ a).to(numbers.dtype)
-    return numbers
+    return sum((_in_layout(layer, b @ a).to(numbers.dtype) for a, b in products(layer)), start=numbers)
 
 
 def _in_layout(layer: nn.Module, product: Tensor) -> Tensor:
@@ -96,7 +93,7 @@ def numbers_of(layer: nn.Module) -> Tensor:
     weight: Any = layer.weight
     if not is_packed(weight):
         return weight
-    numbers: Tensor = _bitsandbytes().functional.dequantize_4bit(weight.data, weight.quant_state)
+    numbers: Tensor = import_optional("bitsandbytes").functional.dequantize_4bit(weight.data, weight.quant_state)
     return numbers.to(torch.bfloat16)
 
 
@@ -128,20 +125,16 @@ def add_product(layer: nn.Module, a: Tensor, b: Tensor) -> None:
     if is_packed(weight):
         add_parallel(layer, a, b)
     else:
-        a = a.to(weight.device, torch.float32)
-        b = b.to(weight.device, torch.float32)
-        product = b @ a
+        product = b.to(weight.device, torch.float32) @ a.to(weight.device, torch.float32)
         weight.data += _in_layout(layer, product).to(weight.dtype)
 
 
 def add_parallel(layer: nn.Module, a: Tensor, b: Tensor) -> None:
     """Let a layer compute x·(W + B·A)ᵀ without changing W, which other models may share."""
-    weight: Any = layer.weight
+    device: Any = layer.weight.device
     if _with_products not in layer._forward_hooks.values():
         layer.register_forward_hook(_with_products)
-    a = a.to(weight.device, torch.float32)
-    b = b.to(weight.device, torch.float32)
-    layer.__dict__[EARLIER] = [*products(layer), (a, b)]
+    layer.__dict__[EARLIER] = [*products(layer), (a.to(device, torch.float32), b.to(device, torch.float32))]
 
 
 def _with_products(layer: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> Tensor:
@@ -218,8 +211,7 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
             f"model.weights=nf4: {type(model).__name__} has experts, whose weights are not linear layers, and "
             "bitsandbytes packs only linear layers; set model.weights=bfloat16"
         )
-    linear_4bit = _bitsandbytes().nn.Linear4bit
-    four_bits = _bitsandbytes().nn.Params4bit
+    four_bit = import_optional("bitsandbytes").nn
     for block in blocks(model):
         for parent in list(block.modules()):
             for name, layer in list(parent.named_children()):
@@ -231,7 +223,7 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
                 # on a CPU, bitsandbytes 0.50 unpacks rows that end within a block with the wrong scales
                 if not isinstance(layer, nn.Linear) or layer.in_features % BLOCK:
                     continue
-                packed = linear_4bit(
+                packed = four_bit.Linear4bit(
                     layer.in_features,
                     layer.out_features,
                     bias=layer.bias is not None,
@@ -242,16 +234,43 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
                 packed.bias = layer.bias
                 # cast first, so that the packed weight is the same for float32 and bfloat16 files
                 weight = layer.weight.detach().to(torch.bfloat16)
-                packed.weight = four_bits(weight, requires_grad=False, quant_type="nf4", blocksize=BLOCK).to(device)
+                stored = four_bit.Params4bit(weight, requires_grad=False, quant_type="nf4", blocksize=BLOCK)
+                packed.weight = stored.to(device)
                 # on some CPUs the first pass would reorder the bytes, which adapters also read
                 packed.support_avx512bf16_for_cpu = False
                 packed.register_forward_pre_hook(_as_bfloat16)
                 setattr(parent, name, packed.train(layer.training))
 
 
-def _bitsandbytes() -> ModuleType:
-    try:
-        import bitsandbytes
-    except ImportError as error:
-        raise MissingDependency(*OPTIONAL["bitsandbytes"]) from error
-    return bitsandbytes
+def experts(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that hold the weights of experts: 3-D tensors (expert, outputs, inputs), not linear layers.
+
+    Adapters therefore apply to the attention only. The router's auxiliary loss is not used: transformers adds it to its
+    own loss, which rlhf_lab does not compute.
+    """
+
+    def holds_experts(module: nn.Module) -> bool:
+        return hasattr(module, "num_experts") and any(w.ndim == 3 for w in module.parameters(recurse=False))
+
+    return [module for module in model.modules() if holds_experts(module)]
+
+
+def compute_under_autocast(model: nn.Module) -> nn.Module:
+    """Let experts compute in the dtype of autocast, which knows linear layers but not the grouped product of experts.
+
+    Changes the model in place.
+    """
+    for module in experts(model):
+        module.forward = partial(_experts_forward, module)
+    return model
+
+
+def _experts_forward(module: nn.Module, hidden: torch.Tensor, *routing: torch.Tensor) -> Any:
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device)
+    weights = dict(module.named_parameters(recurse=False))
+    if not torch.is_autocast_enabled(device) or all(weight.dtype == dtype for weight in weights.values()):
+        # nothing to round: without autocast, or with weights that already have its dtype
+        return type(module).forward(module, hidden, *routing)
+    rounded = {name: weight.to(dtype) for name, weight in weights.items()}
+    return torch.func.functional_call(module, rounded, (hidden, *routing))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rlhf_lab.core.metrics import metric
-from rlhf_lab.statistics.inference import Estimate, format_estimate
+from rlhf_lab.statistics.estimates import Estimate, format_estimate
 
 
 def metric_phrase(name: str) -> str:

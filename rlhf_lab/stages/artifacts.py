@@ -73,8 +73,6 @@ class External:
 
 @dataclass(frozen=True)
 class Stage:
-    """One node of the stage graph."""
-
     recipe: str
     config: root.Config
     needs: Mapping[str, Stage | External]
@@ -155,10 +153,8 @@ class Stage:
     @cached_property
     def code_key(self) -> str:
         """Hash of the version of rlhf_lab, the stage's code, and the code of its upstream stages."""
-        upstream = {}
-        for role, need in self.needs.items():
-            if isinstance(need, Stage):
-                upstream[role] = need.key.rpartition("-")[2]  # the code part of its key
+        stages = {role: need for role, need in self.needs.items() if isinstance(need, Stage)}
+        upstream = {role: stage.key.rpartition("-")[2] for role, stage in stages.items()}  # the code part of the key
         return _hash([__version__, self.code, upstream], 8)
 
     @cached_property
@@ -194,7 +190,6 @@ class Stage:
 
     @property
     def output(self) -> str:
-        """Directory of the stage, for stages that read its files instead of its model."""
         return str(self.directory)
 
     def sources(self) -> dict[str, str]:
@@ -203,7 +198,6 @@ class Stage:
         return {role: need.output if reads_run_dir(role) else need.model for role, need in self.needs.items()}
 
     def result(self) -> dict[str, Any] | None:
-        """Return the stage's result if it is complete, else None."""
         return self._result_in(self.directory)
 
     def _result_in(self, directory: Path) -> dict[str, Any] | None:
@@ -263,8 +257,7 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
                 "(owner/name); run a recipe of your own first, and name the directory of its run"
             )
         return External(source)
-    # vLLM samples only for the requested stage; upstream stages use the local sampler.
-    if isinstance(parent.rollout, Vllm):
+    if isinstance(parent.rollout, Vllm):  # it samples only for the requested stage
         parent = parent.replace(rollout=parent.rollout.local())
     parent_values = root.to_values(parent)
     parent_values["artifacts"]["distinct"] = []
@@ -273,8 +266,7 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         # The k-th such role gets a seed 1000·k above the run's, so that it is another policy of the same recipe.
         parent_values["seed"] += 1000 * (1 + reseeded.index(role))
     inherited_sections = [name for name, section in parent.sections().items() if section.inherited]
-    names = [*INHERITED, *inherited_sections]
-    inherited = {name: parent_values[name] for name in names}
+    inherited = {name: parent_values[name] for name in (*INHERITED, *inherited_sections)}
     values = compose.recipe_values(source) | inherited | {"study": None}
     values = _with_stage_settings(values, parent.stages.get(source, {}))
     # The proxy may use the same recipe as gold, so gold has its own settings in `stages.gold`.
@@ -317,9 +309,8 @@ def _code_references(checked: root.Config) -> list[Reference]:
     if is_audited(checked):
         references.append(_pack_reference(named("comparers")[checked.reward.audit.labels_from]))
     if checked.verifier is not None:
-        kind = registry.kind_of("reward", checked.verifier)
-        references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
-        references.append(Reference(registry.implementation("reward", kind), "make"))
+        verifier = registry.implementation("reward", registry.kind_of("reward", checked.verifier))
+        references += [Reference("rlhf_lab.rewards.verifiers.oracle", "verified"), Reference(verifier, "make")]
     for group, settings in checked.parts():
         if group == "model":  # the stage determines the code that builds it; its class is above
             references += _family_references(settings)
@@ -343,22 +334,16 @@ def _family_references(model: Any) -> list[Reference]:
 
 
 def _contributed_references(reached: Collection[str]) -> list[Reference]:
-    """Return the functions that packs add to rlhf_lab's criteria and reward files, if the stage uses these.
-
-    Args:
-        reached: definitions that the stage's code reaches.
-    """
+    """Return the functions that packs add to the criteria and reward files that the stage's code reaches."""
     named_in_packs: list[str] = []
-    for pack in packs():
-        if "rlhf_lab/rewards/criteria/sets.py:criteria_of" in reached:
-            named_in_packs += pack.criteria
-        if "rlhf_lab/rewards/criteria/design.py:build" in reached:
-            named_in_packs += pack.reward_files.values()
+    if "rlhf_lab/rewards/criteria/sets.py:criteria_of" in reached:
+        named_in_packs += [name for pack in packs() for name in pack.criteria]
+    if "rlhf_lab/rewards/criteria/design.py:build" in reached:
+        named_in_packs += [name for pack in packs() for name in pack.reward_files.values()]
     return [_pack_reference(reference) for reference in named_in_packs]
 
 
 def _pack_reference(reference: str) -> Reference:
-    """Return the entry point that a pack names as "module:name"."""
     module, _, name = reference.partition(":")
     return Reference(module, name)
 
@@ -392,13 +377,12 @@ def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
     """
     values = _without(values, *getattr(settings, "unkeyed", ()))
     optional = {name for cls in type(settings).__mro__ for name in getattr(cls, "keyed_if_set", ())}
-    fields = [item for item in dataclasses.fields(settings) if item.name in optional]
-    unchanged = [item.name for item in fields if getattr(settings, item.name) == _default(item)]
+    unchanged = []
+    for item in dataclasses.fields(settings):
+        default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+        if item.name in optional and getattr(settings, item.name) == default:
+            unchanged.append(item.name)
     return _without(values, *unchanged)
-
-
-def _default(item: dataclasses.Field[Any]) -> Any:
-    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
 
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -407,10 +391,9 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _without_seeds(values: Any) -> Any:
     """Return nested settings without those whose name is "seed" or ends with "_seed"."""
-    if isinstance(values, dict):
-        kept = [name for name in values if name != "seed" and not name.endswith("_seed")]
-        return {name: _without_seeds(values[name]) for name in kept}
-    return values
+    if not isinstance(values, dict):
+        return values
+    return {name: _without_seeds(value) for name, value in values.items() if name.rpartition("_")[2] != "seed"}
 
 
 def _hash(material: object, length: int) -> str:
@@ -418,7 +401,6 @@ def _hash(material: object, length: int) -> str:
 
 
 def _data_identity(settings: DataSource) -> dict[str, Any]:
-    """Return the settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **_keyed(settings, dataclasses.asdict(settings))}
     parts = settings.sources_by_name()
     if parts:
@@ -432,17 +414,13 @@ def _data_identity(settings: DataSource) -> dict[str, Any]:
 
 
 def _paths_to_digests(values: dict[str, Any], digested: Sequence[str] = ()) -> dict[str, Any]:
-    """Return settings in which the path of local files is replaced by a digest of their content.
-
-    Args:
-        digested: settings that are replaced elsewhere.
-    """
+    """Return settings with digests of local files in place of their paths, except those `digested` elsewhere."""
     for name in ("path", "test_path"):
         files = local_files(values[name]) if values.get(name) and name not in digested else None
         if files:
             digest = sha256()
             for file in files:
-                with open(file, "rb") as content:
+                with file.open("rb") as content:
                     while chunk := content.read(2**20):
                         digest.update(chunk)
             values[name] = digest.hexdigest()
@@ -453,11 +431,9 @@ def age(stage: Stage) -> str:
     """Return the age and code of a complete stage: 'built 3 min ago by 0.1.0 (git 1a2b3c4)'."""
     manifest = read_object(stage.directory / "manifest.json")
     seconds = time.time() - (stage.directory / "result.json").stat().st_mtime
-    amount = f"{seconds / 3600:.0f} h"
-    if seconds < 90:
-        amount = f"{seconds:.0f} s"
-    elif seconds < 5400:  # up to 90 min
-        amount = f"{seconds / 60:.0f} min"
+    amount = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    if seconds >= 5400:  # 90 min
+        amount = f"{seconds / 3600:.0f} h"
     git = f" (git {manifest['git_sha'][:7]})" if manifest.get("git_sha") else ""
     version = manifest.get("versions", {}).get("rlhf_lab", "?")
     other_code = "" if stage.key.endswith(stage.code_key) else ", by other code (artifacts.code=ignore)"

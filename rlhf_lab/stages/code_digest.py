@@ -26,36 +26,16 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1]
 NEUTRAL = (
     # Composition and checks of settings: the resulting values are in the settings key.
-    *(
-        f"config.{name}"
-        for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings", "matching")
-    ),
-    # Surroundings of a stage: commands, files, processes, errors. They do not affect numbers.
-    *(
-        f"core.{name}"
-        for name in (
-            "errors",
-            "files",
-            "bounded_files",
-            "yaml_files",
-            "checksums",
-            "signals",
-            "machine",
-            "invocation",
-            "console",
-            "progress",
-            "imports",
-        )
-    ),
-    "core.redaction",
-    # Names of metrics in tables and reports.
-    "core.metrics",
-    *("main", "cli", "notebook", "stages", "sweeps", "memory", "doctor"),
+    *("config.compose", "config.root", "config.schema", "config.registry", "config.overrides", "config.smoke"),
+    *("config.words", "config.docstrings", "config.matching"),
+    # Surroundings of a stage: commands, files, processes, errors, names of metrics. They do not affect numbers.
+    *("core.errors", "core.files", "core.bounded_files", "core.yaml_files", "core.checksums", "core.signals"),
+    *("core.machine", "core.invocation", "core.console", "core.progress", "core.imports", "core.redaction"),
+    *("core.metrics", "main", "cli", "notebook", "stages", "sweeps", "memory", "doctor"),
     # Readers of results.
     *("trackers", "results", "studies", "figures", "reports", "monitoring.silence"),
 )
 """Modules and packages of rlhf_lab that cannot change what a stage computes."""
-
 
 STAR = "* of "
 """Prefix of a module's name in `aliases` for `from module import *`. Such a module counts in full."""
@@ -74,8 +54,6 @@ class _ParsedModule:
     """A parsed module.
 
     Attributes:
-        name: dotted name of the module.
-        path: source file.
         root: directory of its top-level package or file, in which imports are looked up.
         content: digest of the file, to detect edits while a process runs.
         aliases: name → what it was imported from.
@@ -95,7 +73,6 @@ class _ParsedModule:
 
     @cached_property
     def label(self) -> str:
-        """Display name of the file, relative to the directory of its package."""
         return self.path.relative_to(self.root).as_posix()
 
 
@@ -166,12 +143,11 @@ def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
         if before.get(label) != after.get(label):
             file, _, name = label.partition(":")
             names.setdefault(file.removeprefix("rlhf_lab/"), []).append(name or "top level")
-    return [f"{file} ({_shortened(changed)})" for file, changed in names.items()]
-
-
-def _shortened(names: list[str]) -> str:
-    text = ", ".join(names[:4])
-    return f"{text} and {len(names) - 4} more" if len(names) > 4 else text
+    lines = []
+    for file, changed in names.items():
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        lines.append(f"{file} ({', '.join(changed[:4])}{more})")
+    return lines
 
 
 def _is_neutral(module: str) -> bool:
@@ -181,7 +157,6 @@ def _is_neutral(module: str) -> bool:
 
 def _selected(source: _ParsedModule, name: str | None) -> Iterator[str]:
     """Yield the definitions of a module that a reference to `name` selects; "" is code that runs at every import."""
-    # Importing the module in any way runs its effects.
     if source.effects or not source.is_text:
         yield ""
     if name is None:
@@ -203,11 +178,7 @@ def _forwarded(source: _ParsedModule, name: str | None) -> list[Reference]:
 
 
 def _uses(source: _ParsedModule, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
-    """Yield what code refers to: names of its module, imported names, attributes of imported modules.
-
-    Args:
-        nodes: names, attributes and imports of the code, each before its children.
-    """
+    """Yield what nodes, each before its children, refer to: names of their module, imported ones, and attributes."""
     aliases = {**source.aliases, **_imports(source, nodes)}
     modules = {alias for alias, target in aliases.items() if target.name is None}
     qualified: set[ast.AST] = set()
@@ -231,8 +202,7 @@ def _imports(source: _ParsedModule, nodes: Iterable[ast.AST]) -> dict[str, Refer
     for node in nodes:
         if isinstance(node, ast.Import):
             for item in node.names:
-                if _source(item.name, source):
-                    # `import a.b` binds `a`. Counting b in full is safe, and such imports are rare.
+                if _source(item.name, source):  # `import a.b` binds `a`; counting b in full is safe
                     result[item.asname or item.name.partition(".")[0]] = Reference(item.name)
         elif isinstance(node, ast.ImportFrom):
             module = _absolute(source, node)
@@ -249,7 +219,6 @@ def _imports(source: _ParsedModule, nodes: Iterable[ast.AST]) -> dict[str, Refer
     return result
 
 
-# One leading dot is the module's own package, each further dot its parent.
 def _absolute(source: _ParsedModule, node: ast.ImportFrom) -> str:
     """Return the module that `from … import` names, with relative imports resolved."""
     if not node.level:
@@ -291,7 +260,6 @@ def _package_root(top: str) -> Path | None:
 
 
 def _locate(module: str, importer: _ParsedModule | None) -> tuple[Path, Path] | None:
-    """Return (file, root) of a module's source."""
     top = module.partition(".")[0]
     if top == "rlhf_lab":
         root: Path | None = PACKAGE.parent
@@ -339,7 +307,6 @@ def forget(module: str | None = None) -> None:
 
 
 def _has_changed(source: _ParsedModule) -> bool:
-    """Return True if the file of a module is missing or differs from what this process read."""
     return not source.path.is_file() or _content(source.path) != source.content
 
 
@@ -348,7 +315,6 @@ def _content(path: Path) -> str:
 
 
 def _read(module: str, path: Path, root: Path) -> _ParsedModule:
-    """Parse a module and cache it for this process."""
     source = _READ[module] = _ParsedModule(module, path, root, _content(path))
     try:
         statements = ast.parse(path.read_bytes()).body
@@ -362,9 +328,10 @@ def _read(module: str, path: Path, root: Path) -> _ParsedModule:
 
 def _add_statement(source: _ParsedModule, statement: ast.stmt) -> None:
     """Record a top-level statement under the names it defines, or in `effects` if it defines none."""
-    if not _is_definition(statement):  # imports inside a function only bind names there
+    if not isinstance(statement, DEFINITIONS):  # imports inside a function only bind names there
         source.aliases.update(_imports(source, ast.walk(statement)))
-    if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_docstring(statement) or _is_for_types(statement):
+    is_for_types = isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING")
+    if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_docstring(statement) or is_for_types:
         return
     names = _bound_names(statement)
     for name in names:
@@ -373,21 +340,16 @@ def _add_statement(source: _ParsedModule, statement: ast.stmt) -> None:
         source.effects.append(statement)
 
 
-def _is_definition(statement: ast.stmt) -> bool:
-    return isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _is_for_types(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING")
-
-
 def _bound_names(statement: ast.stmt) -> list[str]:
     """Return the names that a top-level statement defines or changes: `TABLE["a"] = f` changes TABLE."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(statement, DEFINITIONS):
         return [statement.name]
     if isinstance(statement, ast.Assign):
         targets: list[ast.expr] = statement.targets
@@ -396,10 +358,7 @@ def _bound_names(statement: ast.stmt) -> list[str]:
     else:  # if, try, for, with: all names that are assigned or defined inside
         nodes = list(ast.walk(statement))
         assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-        defined = [
-            node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        ]
-        return [*assigned, *defined]
+        return assigned + [node.name for node in nodes if isinstance(node, DEFINITIONS)]
     names = []
     for target in targets:
         # `a.b[c] = d` changes `a`, so the target is reduced to its base name.
@@ -422,19 +381,13 @@ def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
         _serialise(statement, words, nodes)
     uses = tuple(dict.fromkeys(_uses(source, nodes)))
     if source.root == PACKAGE.parent and any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes):
-        words += _contents_beside(source.path)
+        files = sorted(file for pattern in DATA for file in source.path.parent.rglob(pattern))
+        words += [text for file in files for text in (file.name, _content(file))]
     return sha256("\n".join(words).encode()).hexdigest()[:16], uses
 
 
 DATA = ("*.yml", "*.jsonl")
-"""Files of the package with content that results depend on: rubrics, prompts of a safety evaluation, tasks."""
-
-
-def _contents_beside(module: Path) -> list[str]:
-    """Return names and digests of the data files in the directory of a module, which finds them by its `__file__`."""
-    files = sorted(file for pattern in DATA for file in module.parent.rglob(pattern))
-    return [text for file in files for text in (file.name, _content(file))]
-
+"""Files beside a module, which finds them by its `__file__`, with content that results depend on, such as rubrics."""
 
 _IGNORED_FIELDS = {"ctx", "type_comment", "kind", "type_ignores"}
 """Fields of syntax nodes that do not affect behaviour."""

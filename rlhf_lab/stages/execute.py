@@ -303,8 +303,7 @@ def _resume_or_clear(directory: Path, makes_model: bool, discard: bool) -> tuple
 
 
 def _tracker_outcome(directory: Path) -> StageOutcome:
-    """Return what a tracker shows of a finished stage. Imported here because nothing else needs pandas."""
-    from rlhf_lab.results.outcome import outcome
+    from rlhf_lab.results.outcome import outcome  # the only import that needs pandas
 
     return outcome(directory)
 
@@ -319,9 +318,8 @@ def _training_engine(checked: root.Config) -> Callable[[Algorithm, Run, str], No
 
 
 def _note_data(run: Run) -> None:
-    """Note how many rows were read, kept and dropped, with every reason."""
     reports = run.corpus.report
-    for split in ["all"] if "all" in reports else list(reports):
+    for split in ["all"] if "all" in reports else reports:
         report = reports[split]
         reasons = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items()) or "none"
         longer_wins = report.statistics.get("longer wins")
@@ -342,10 +340,8 @@ def _note_trained_weights(run: Run) -> None:
 
 def _note_silence(run: Run, outcome: Result) -> None:
     """Add notes if a stage completed without effect: no signal, nothing learned, a policy that did not move."""
-    settings = type(run.config.algorithm)
-    # Rows before a damaged line are used and the damage is ignored: it must not fail a finished stage.
-    rows, _ = read_rows(run.directory / "metrics.jsonl")
-    for note in silence.remarks(settings, rows, outcome.policies, outcome.metrics):
+    rows, _ = read_rows(run.directory / "metrics.jsonl")  # up to a damaged line, which must not fail a finished stage
+    for note in silence.remarks(type(run.config.algorithm), rows, outcome.policies, outcome.metrics):
         run.note(note)
 
 
@@ -359,7 +355,6 @@ def _record(directory: Path, result: dict[str, Any]) -> None:
 
 
 def _error_entry(error: BaseException) -> dict[str, str]:
-    """Return the status and message in result.json of a stage that ended with an error."""
     if isinstance(error, Paused):
         return {"status": "paused", "error": str(error)}
     interrupted = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))

@@ -24,7 +24,6 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core
 
 
 def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
-    """Return the content of manifest.json."""
     # Imported here because `--version` needs git_sha without torch.
     import torch
 
@@ -61,13 +60,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
             "name": redacted(corpus.name),
             "fingerprint": corpus.fingerprint,
             "report": {
-                split: {
-                    "rows": report.rows,
-                    "kept": report.kept,
-                    "dropped": report.dropped,
-                    "noted": report.noted,
-                    "statistics": report.statistics,
-                }
+                split: {name: getattr(report, name) for name in ("rows", "kept", "dropped", "noted", "statistics")}
                 for split, report in corpus.report.items()
             },
             **({"measures": further} if further else {}),

@@ -26,7 +26,7 @@ from rlhf_lab.data.file_settings import FileSettings
 from rlhf_lab.data.generated import generated_problem
 from rlhf_lab.data.reading import HUB_ID, local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
-from rlhf_lab.data.rows import BadRows
+from rlhf_lab.data.rows import BadRows, MissingColumns
 from rlhf_lab.models import families, model_files
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.sampling.settings import Vllm
@@ -39,7 +39,6 @@ LARGE_JSON = 2**26
 
 
 def check(stages: Iterable[Stage]) -> None:
-    """Raise one ConfigError with all problems of the planned runs."""
     metrics.of_packages()  # refuse contradictory packs now instead of when a finished run is reported
     all_problems = accelerate.problems(os.environ)
     for stage in stages:
@@ -51,13 +50,12 @@ def check(stages: Iterable[Stage]) -> None:
 def problems(stage: Stage) -> list[str]:
     """Return what would make a planned run fail, over all stages still to be built: distinct one-line problems."""
     lines = [line for needed in _all_stages(stage) for line in _data_problems(needed)]
-    if not lines:
-        lines = [
-            line for needed in unbuilt(stage) for line in (*_stage_problems(needed), *_vocabulary_problems(needed))
-        ]
-    else:
+    if lines:
         # Which stages are unbuilt depends on their keys, and a stage with unreadable data has no key.
         lines += [line for needed in _all_stages(stage) for line in _stage_problems(needed)]
+    else:
+        for needed in unbuilt(stage):
+            lines += [*_stage_problems(needed), *_vocabulary_problems(needed)]
     return list(dict.fromkeys(lines))
 
 
@@ -70,10 +68,7 @@ def planned(command: Command) -> list[Stage]:
 
 
 def further_problems(command: Command) -> list[str]:
-    """Return all problems of a command of which at least one run cannot be planned.
-
-    A run whose stages cannot be planned is checked without its upstream stages.
-    """
+    """Return all problems of a command; a run that cannot be planned is checked without its upstream stages."""
     lines = accelerate.problems(os.environ)
     for config, name in zip(command.configs, command.names, strict=True):
         try:
@@ -99,16 +94,10 @@ def _all_stages(stage: Stage) -> Iterator[Stage]:
 
 
 def _stage_problems(stage: Stage) -> list[str]:
-    from_packs = [
-        problem for find_problems in contributed_objects("preflight") for problem in find_problems(stage.config)
-    ]
-    return [
-        *_missing_libraries(stage),
-        *_vllm_problems(stage),
-        *from_packs,
-        *_model_problems(stage),
-        *_gold_problems(stage),
-    ]
+    problems = _missing_libraries(stage) + _vllm_problems(stage)
+    for find_problems in contributed_objects("preflight"):
+        problems += find_problems(stage.config)
+    return problems + _model_problems(stage) + _gold_problems(stage)
 
 
 def _vocabulary_problems(stage: Stage) -> list[str]:
@@ -134,10 +123,8 @@ def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
         need = need.needs["policy"]
     if not isinstance(need, Stage):
         return None
-    model, mixes_synthetic_rows = (
-        need.config.model,
-        need.config.corpus_roles and need.config.mixture.vocabulary == "all",
-    )
+    model = need.config.model
+    mixes_synthetic_rows = need.config.corpus_roles and need.config.mixture.vocabulary == "all"
     is_trained = isinstance(model, Scratch) and model.family in families.BUILT_IN
     return need if is_trained and not mixes_synthetic_rows else None
 
@@ -146,7 +133,6 @@ def _same_vocabulary(a: Stage, b: Stage) -> bool:
     """Return True if two stages train the same tokenizer. Their data are read only if the settings differ."""
     if (a.config.data, a.config.model.vocabulary) == (b.config.data, b.config.model.vocabulary):
         return True
-    # Imported here, because checks seldom need to read data and train a tokenizer.
     from rlhf_lab.models.tokenizer import train_backend, vocabulary_texts
 
     # Different settings may still give the same texts, e.g. if only held-out rows differ.
@@ -189,7 +175,6 @@ def _packs_numbers(config: Config) -> bool:
 
 
 def _vllm_problems(stage: Stage) -> list[str]:
-    """Return a problem if a vLLM server is to be started but its environment is missing."""
     config = stage.config
     starts = isinstance(config.rollout, Vllm) and config.engine == "native" and config.rollout.starts_server
     if not starts or "rollout" not in config.algorithm.inputs.sections:
@@ -201,7 +186,6 @@ def _vllm_problems(stage: Stage) -> list[str]:
 
 
 def _install_line(library: str) -> str:
-    """Return the purpose of a library and how to install it."""
     return str(MissingDependency(*OPTIONAL[library]))
 
 
@@ -274,7 +258,6 @@ def _length_problems(stage: Stage, source: str) -> list[str]:
     model_config = model_files.config_of(source)
     limit = model_files.positions(model_config)
     rope_limit = model_files.rope_limit(model_config)
-    # Rows of the corpus and rollouts may have different maximum lengths.
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
     if "rollout" in algorithm.inputs.sections:
         turns = stage.config.data.max_turns
@@ -294,7 +277,6 @@ def _data_problems(stage: Stage) -> list[str]:
     """Return problems of data files: missing, unreadable or empty, or a column missing in the first row."""
     data = stage.config.data
     problems = []
-    # A mixture has several sources, any of which may be a file.
     parts = {f"data.sources.{name}": part for name, part in data.sources_by_name().items()} or {"data": data}
     for where, part in parts.items():
         if isinstance(part, FileSettings):
@@ -344,7 +326,6 @@ def _source_problems(source: str, where: str, data: FileSettings | None, max_bad
 
 
 def _hub_problems(source: str, where: str) -> list[str]:
-    """Return why a data set of the hub cannot be read: the library is missing, or the data set is unreachable."""
     if find_spec("datasets") is None:
         return [_install_line("datasets")]
     match = HUB_ID.fullmatch(source)
@@ -359,19 +340,19 @@ def _has_large_json(files: Iterable[Path]) -> bool:
 
 
 def _is_one_row(source: str, max_bad_rows: int) -> bool:
-    """Return True if a source, which must be readable, is a local file with exactly one row."""
     files = local_files(source)
     if files is None or _has_large_json(files):
         return False
-    rows = read_rows(source, BadRows(source, max_bad_rows))
-    return len(list(islice(rows, 2))) == 1
+    return len(list(islice(read_rows(source, BadRows(source, max_bad_rows)), 2))) == 1
 
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:
-    """Return a problem if a row lacks columns that the settings of its data need."""
     source = import_module(registry.implementation("data", registry.kind_of("data", data)))
-    if hasattr(source, "column_problem"):
-        problem: str | None = source.column_problem(values, data)
-        return problem
+    if hasattr(source, "check_columns"):
+        try:
+            source.check_columns(values, data)
+        except MissingColumns as problem:
+            return str(problem)
+        return None
     missing = [name for name in data.fixed_columns if name not in values]
     return missing_columns(missing, values) if missing else None

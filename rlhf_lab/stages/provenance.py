@@ -21,17 +21,12 @@ class Provenance:
     """Origin of the numbers of one or several stages. If a value differs between stages, all values are listed.
 
     Attributes:
-        versions: versions of rlhf_lab.
-        commits: commits of its code, in words.
+        versions, commits: of rlhf_lab.
         code: digest of the definitions that computed the numbers, see `code_digest`.
-        definitions: number of these definitions.
-        started: time at which each stage started; empty if unknown.
         machines: cores and device, in words.
-        stages: number of stages.
         seconds: wall time of all stages together.
         cpu_seconds: CPU time of all stages together, without processes that they started; None if some stage does not
             record it.
-        parameters: parameters of the models.
     """
 
     versions: tuple[str, ...] = ()
@@ -46,12 +41,10 @@ class Provenance:
     parameters: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dict."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Provenance:
-        """Read the output of `to_dict`."""
         stored: dict[str, Any] = {}
         for field in fields(cls):
             value = values[field.name]
@@ -96,11 +89,7 @@ def with_earlier_stages(run: Path) -> Iterator[Path]:
 
 
 def code_digest(definitions: Mapping[str, str]) -> str:
-    """Return a digest of definitions that does not depend on the files in which they are.
-
-    Args:
-        definitions: "path:name" → digest, as in `code_digest.digests`.
-    """
+    """Return a digest of definitions ("path:name" → digest) that does not depend on the files in which they are."""
     named = sorted(f"{label.partition(':')[2]} {digest}" for label, digest in definitions.items())
     return sha256("\n".join(named).encode()).hexdigest()[:16]
 
@@ -125,22 +114,14 @@ def machine_in_words(manifest: Mapping[str, Any]) -> str:
 
 
 def size_in_words(parameters: int) -> str:
-    """Return a number of parameters with two digits, for example "0.21M"."""
     return f"{parameters / 1e6:.2g}M" if parameters < 1e9 else f"{parameters / 1e9:.2g}B"
 
 
 def _parameters(run: Path, results: Mapping[Path, Mapping[str, Any]]) -> int | None:
     """Return the number of parameters of a run's model, or else of the largest model of its earlier stages, or None."""
-    sizes = []
-    for path in with_earlier_stages(run):
-        size = (results[path].get("metrics") or {}).get("parameters")
-        if size and path == run:
-            return int(size)
-        if size:
-            sizes.append(int(size))
-    return max(sizes, default=None)
+    sizes = {path: (results[path].get("metrics") or {}).get("parameters") or 0 for path in with_earlier_stages(run)}
+    return int(sizes[run] or max(sizes.values())) or None
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the values that are not empty, each once, in order."""
     return tuple(dict.fromkeys(value for value in values if value))

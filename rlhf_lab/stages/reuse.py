@@ -15,10 +15,8 @@ from rlhf_lab.trackers.settings import Shared
 
 
 def reusable(stage: Stage, started: float) -> dict[str, Any] | None:
-    """Return the stored result of a stage, unless it is older than a run that requested a rebuild.
+    """Return the stored result of a stage, unless it is older than a run that requested a rebuild (Unix seconds).
 
-    Args:
-        started: start time of that run (Unix seconds).
     Raises:
         ArtifactError: the stage was changed since it was completed.
     """
@@ -34,7 +32,6 @@ def reusable(stage: Stage, started: float) -> dict[str, Any] | None:
 
 
 def track_reused(stage: Stage) -> None:
-    """Show a stage from the store in the command's tracker if it is not there yet."""
     if not isinstance(stage.config.tracker, Shared):
         return
     # Imported here because they import torch and pandas, which reading a stored result does not need.
@@ -48,17 +45,12 @@ def track_reused(stage: Stage) -> None:
 
 
 def check_source(source: Path) -> None:
-    """Raise ArtifactError if a stage of another store was changed.
-
-    Args:
-        source: its run directory, or the model/ directory in it.
-    """
+    """Raise ArtifactError if a stage of another store was changed; `source` is its run directory, or model/ in it."""
     for directory in (source, source.parent):
         seal.check(directory, rebuilt=False, say=_print_indented)
 
 
 def forget_attempts(directory: Path) -> None:
-    """Remove the checkpoints of a complete stage."""
     for name in ("trl", "progress"):  # of engine=trl and of algorithm=codec_dpo
         shutil.rmtree(directory / name, ignore_errors=True)
     if any(directory.glob("checkpoint[.-]*")):

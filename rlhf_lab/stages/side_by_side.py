@@ -18,11 +18,10 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
@@ -32,10 +31,10 @@ from rlhf_lab.core.files import read_object
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.progress import Mirror, hide_bars, is_followed, publish_only
 from rlhf_lab.core.scratch import scratch_dir
-from rlhf_lab.core.signals import STOP_SIGNALS, die_with_parent, handled
+from rlhf_lab.core.signals import STOP_SIGNALS, die_with_parent
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, position, stoppable
-from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED
+from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED, describe_exit, signals_forwarded
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.training.loop import Interrupted, Paused
 
@@ -45,14 +44,11 @@ class _StageProcess:
     """A process that builds a stage.
 
     Attributes:
-        stage: stage that it builds.
-        pid: process id.
         output: read end of the pipe for its output.
         error: file in which it reports why it failed.
         bars: its progress bars, shown by the parent.
         cut_line: output after the last line break.
         status: exit status, below 0 after a signal; None while it runs.
-        began: start time (`time.monotonic`).
     """
 
     stage: Stage
@@ -69,11 +65,8 @@ def build(root: Stage, started: float) -> None:
     """Build a run's missing stages in parallel, if some of them are independent.
 
     Do nothing if the stages form a chain, or if one stage uses the full machine; `ensure` then builds them one by one.
-
-    Raises:
-        Interrupted: a signal arrived; every process has saved a checkpoint.
-        Paused: the monitor paused a stage; the others were stopped and have saved.
-        LabError: a stage failed; the others were stopped and have saved.
+    Raise Interrupted after a signal, Paused if the monitor paused a stage, and LabError if one failed. All others were
+    stopped by then, and have saved.
     """
     missing = [stage for stage in root.upstream() if not reusable(stage, started)]
     slots = _slots(missing)
@@ -113,7 +106,6 @@ def _slots(missing: Sequence[Stage]) -> int:
 
 
 def _can_overlap(missing: Sequence[Stage]) -> bool:
-    """Return True if two of the stages can be built at the same time."""
     # In upstream order, a stage that does not require its predecessor can run in parallel with it.
     return any(previous.directory not in _required(stage) for previous, stage in itertools.pairwise(missing))
 
@@ -241,7 +233,6 @@ def _print_output(running: Sequence[_StageProcess]) -> None:
 
 
 def _has_finished(builder: _StageProcess) -> bool:
-    """Return True if the process has finished; record its exit status and print the rest of its output."""
     pid, code = os.waitpid(builder.pid, os.WNOHANG)
     if pid:
         builder.status = os.waitstatus_to_exitcode(code)
@@ -250,10 +241,7 @@ def _has_finished(builder: _StageProcess) -> bool:
 
 
 def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signals: Sequence[int]) -> None:
-    """Stop the other builders, which save a checkpoint first, and raise the error of `cause`, the builder that failed.
-
-    After a signal nothing is raised here, because `build` reports the signal.
-    """
+    """Stop the other builders, which save a checkpoint first, and raise the error of `cause`, unless a signal came."""
     for builder in builders:
         if builder.status is None:
             os.kill(builder.pid, signal.SIGTERM)
@@ -268,14 +256,9 @@ def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signal
         raise Paused(f"{cause.stage.recipe}: {result.get('error')}")
     if cause.status == STOPPED:
         raise Interrupted(f"{cause.stage.recipe} was stopped")
-    reason = cause.error.read_text() if cause.error.exists() else _describe_exit(cause.status)
+    ending = f"its process finished with {describe_exit(cause.status or 0)}"
+    reason = cause.error.read_text() if cause.error.exists() else ending
     raise LabError(f"{cause.stage.recipe}: {reason}")
-
-
-def _describe_exit(status: int | None) -> str:
-    if status is not None and status < 0:
-        return f"its process was terminated by {signal.Signals(-status).name}"
-    return f"its process finished with exit status {status}"
 
 
 @contextmanager
@@ -292,18 +275,14 @@ def _held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextmanager
-def _forward_signals(builders: Sequence[_StageProcess]) -> Iterator[list[int]]:
+def _forward_signals(builders: Sequence[_StageProcess]) -> AbstractContextManager[list[int]]:
     """Forward signals that stop a run to every builder; yield the list of received signals."""
-    received: list[int] = []
     parent = os.getpid()
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
+    def forward(number: int) -> None:
         if os.getpid() == parent:  # a forked process has this handler again after it has built its stage
             for builder in builders:
                 if builder.status is None:
                     os.kill(builder.pid, number)
 
-    with handled(handle):
-        yield received
+    return signals_forwarded(forward)

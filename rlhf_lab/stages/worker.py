@@ -23,8 +23,7 @@ from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import execute, stoppable
-from rlhf_lab.stages.launch.processes import STOPPED
-from rlhf_lab.stages.launch.threads import set_threads
+from rlhf_lab.stages.launch.processes import STOPPED, set_threads
 from rlhf_lab.training.loop import Interrupted
 
 

@@ -3,12 +3,25 @@
 The association within prompts is the one that matters to a policy. A reward that prefers the responses of one prompt to
 those of another prompt gives no training signal. Every statistic here is a function of the sums of products of columns
 per prompt, so a bootstrap over prompts only reweights these sums.
+
+The STARC distance (arXiv:2309.15257) is how differently two rewards rank policies in a one-step decision. Everything
+that never changes which policy is better is removed first:
+
+    canonicalise   c(x, y) = r(x, y) − mean over the policy's responses y′ of r(x, y′)     no offset per prompt
+    normalise      s = c / ‖c‖₂, the norm over prompts and responses; a constant reward stays 0     no scale
+    distance       d = ½ ‖s₁ − s₂‖₂
+
+The distance is 0 for rewards that differ only by scale and prompt offset, √½ ≈ 0.71 for uncorrelated rewards, 1 for
+opposite ones, and ½ between a constant and any other. With ρ the correlation within prompts, d = √((1 − ρ)/2), which is
+the EPIC distance (arXiv:2006.13900) under this canonicalisation. Expectations are over sampled responses, so rewards
+are compared only on the distribution of the policy.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +34,8 @@ from rlhf_lab.statistics.resampling import TAIL, bootstrap_estimate, resample_we
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Function from sums of products (…, V, V) to a statistic (…,)."""
+CONSTANT_BELOW = 1e-12
+"""Maximum ‖c‖² of a reward that is treated as constant; such a small rest is rounding error."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +43,7 @@ class Products:
     """Sums of products of V columns for each of P prompts.
 
     Attributes:
-        names: names of the columns.
         sums_PVV: sum of column · column over the responses to each prompt.
-        n: number of responses used.
         unscored: number of responses left out because one of their columns is NaN.
         free_mean: True if an unnamed last column holds ones. Each bootstrap draw is then centred on its own mean.
     """
@@ -46,7 +59,6 @@ class Products:
         prompts = len(self.sums_PVV)
         total_VV = self.sums_PVV.sum(axis=0)
         value = float(statistic(self._centred(total_VV))) if prompts else math.nan
-        # A draw in which a column does not vary gives NaN, which is left out.
         draws_D = statistic(self._centred(np.tensordot(resample_weights(prompts), self.sums_PVV, axes=1)))
         return bootstrap_estimate(value, draws_D, n=self.n, clusters=prompts, unscored=self.unscored, tail=TAIL)
 
@@ -66,26 +78,22 @@ class Products:
         self, sums: FloatArray, first: str, second: str, control: str | None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return (first·second, first·first, second·second) after a regression of both columns on `control`."""
-        i = self.names.index(first)
-        j = self.names.index(second)
+        i, j = self.names.index(first), self.names.index(second)
         residual_sums = sums if control is None else without_column(sums, self.names.index(control))
-        # If the control explains a column completely, only rounding error is left, and the result is NaN.
-        first_total = np.maximum(sums[..., i, i], 0.0)
-        second_total = np.maximum(sums[..., j, j], 0.0)
-        first_squares = _unless_rounding(residual_sums[..., i, i], first_total)
-        second_squares = _unless_rounding(residual_sums[..., j, j], second_total)
-        return residual_sums[..., i, j], first_squares, second_squares
+
+        def squares(k: int) -> FloatArray:
+            """NaN if only rounding error is left, because the control explains the column completely."""
+            remaining, original = residual_sums[..., k, k], np.maximum(sums[..., k, k], 0.0)
+            return np.where(remaining > 1e-9 * original + 1e-15, remaining, np.nan)
+
+        return residual_sums[..., i, j], squares(i), squares(j)
 
 
 def within_prompts(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> Products:
     """Return the products of the (N,) columns after subtracting each prompt's mean."""
     table_NV, prompt_N, unscored = _scored_rows(columns, prompts_N)
-    means_PV = np.zeros((_prompt_count(prompt_N), len(columns)))
-    np.add.at(means_PV, prompt_N, table_NV)
-    # Every prompt index has at least one row, so no count is 0.
-    means_PV /= np.bincount(prompt_N)[:, None] if prompt_N.size else 1
-    centred_NV = table_NV - means_PV[prompt_N]
-    return Products(tuple(columns), _sums_by_prompt(centred_NV, prompt_N), len(table_NV), unscored)
+    means_PV = _sums_by_prompt(table_NV, prompt_N) / np.bincount(prompt_N)[:, None]  # every prompt has a row
+    return _products(columns, table_NV - means_PV[prompt_N], prompt_N, unscored)
 
 
 def pooled_products(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike, *, ranks: bool = False) -> Products:
@@ -100,9 +108,8 @@ def pooled_products(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike, *, r
         table_NV = rankdata(table_NV, axis=0) if ranks else table_NV
         table_NV = table_NV - table_NV.mean(axis=0)
     # The column of ones lets `_centred` recompute the mean in every bootstrap draw.
-    ones_N1 = np.ones((len(table_NV), 1))
-    table_NV = np.concatenate([table_NV, ones_N1], axis=1)
-    return Products(tuple(columns), _sums_by_prompt(table_NV, prompt_N), len(table_NV), unscored, free_mean=True)
+    table_NV = np.pad(table_NV, ((0, 0), (0, 1)), constant_values=1.0)
+    return _products(columns, table_NV, prompt_N, unscored, free_mean=True)
 
 
 def without_column(sums_VV: FloatArray, column: int) -> FloatArray:
@@ -115,14 +122,7 @@ def without_column(sums_VV: FloatArray, column: int) -> FloatArray:
     return sums_VV - explained
 
 
-def _unless_rounding(remaining: FloatArray, original: FloatArray) -> FloatArray:
-    """Return the residual sum of squares of a column, or NaN if it is only rounding error of the original sum."""
-    # 1e-9 is relative to the original sum; 1e-15 covers an original sum of 0.
-    return np.where(remaining > 1e-9 * original + 1e-15, remaining, np.nan)
-
-
 def _correlation(product: FloatArray, first_squares: FloatArray, second_squares: FloatArray) -> FloatArray:
-    """Return the correlation; NaN if a column does not vary."""
     # Rounding can put a perfect correlation slightly above 1.
     return np.clip(product / np.sqrt(first_squares * second_squares), -1.0, 1.0)
 
@@ -137,20 +137,48 @@ def _scored_rows(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> tupl
     """Return (rows without a NaN (n, V), their prompts as 0…P−1 (n,), number of rows left out)."""
     table_NV = np.stack([floats(column) for column in columns.values()], axis=1)
     scored_N = ~np.isnan(table_NV).any(axis=1)
-    scored_prompts_n = cluster_labels(prompts_N)[scored_N]
-    _, prompt_n = np.unique(scored_prompts_n, return_inverse=True)
+    _, prompt_n = np.unique(cluster_labels(prompts_N)[scored_N], return_inverse=True)
     return table_NV[scored_N], prompt_n, int((~scored_N).sum())
 
 
-def _prompt_count(prompt_N: np.ndarray) -> int:
-    return int(prompt_N.max()) + 1 if prompt_N.size else 0
+def _products(
+    names: Iterable[str], table_NV: FloatArray, prompt_N: np.ndarray, unscored: int, *, free_mean: bool = False
+) -> Products:
+    sums_PVV = _sums_by_prompt(table_NV[:, :, None] * table_NV[:, None, :], prompt_N)
+    return Products(tuple(names), sums_PVV, len(table_NV), unscored, free_mean)
 
 
-def _sums_by_prompt(table_NV: FloatArray, prompt_N: np.ndarray) -> FloatArray:
-    """Return the sums of products of all pairs of columns over the rows of each prompt, (P, V, V)."""
-    columns = table_NV.shape[1]
-    sums_PVV = np.zeros((_prompt_count(prompt_N), columns, columns))
-    # np.add.at adds repeated prompt indices; `sums[prompt_N] += …` would keep only the last of them.
-    products_NVV = table_NV[:, :, None] * table_NV[:, None, :]
-    np.add.at(sums_PVV, prompt_N, products_NVV)
-    return sums_PVV
+def _sums_by_prompt(rows_N: FloatArray, prompt_N: np.ndarray) -> FloatArray:
+    """Return the sums of rows (N, …) over the rows of each prompt, (P, …)."""
+    sums_P = np.zeros((int(prompt_N.max(initial=-1)) + 1, *rows_N.shape[1:]))
+    np.add.at(sums_P, prompt_N, rows_N)
+    return sums_P
+
+
+def starc_distance(first_N: ArrayLike, second_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
+    """Return the distance of two rewards on the same N responses, with an interval from a bootstrap over prompts.
+
+    Args:
+        first_N, second_N: (N,) scores; a response that either leaves unscored (NaN) is left out and counted.
+        prompts_N: (N,) prompt of each response; a prompt needs two or more responses to contribute.
+    """
+    return within_prompts({"first": first_N, "second": second_N}, prompts_N).estimate(_distance)
+
+
+def starc_distances(rewards: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> dict[tuple[str, str], Estimate]:
+    """Return the distance of every pair of rewards: (first name, second name) → distance."""
+    return {
+        (first, second): starc_distance(rewards[first], rewards[second], prompts_N)
+        for first, second in itertools.combinations(rewards, 2)
+    }
+
+
+def _distance(sums_22: FloatArray) -> FloatArray:
+    """Return ½ ‖s₁ − s₂‖ from sums of products of canonical rewards, (…, 2, 2) → (…,)."""
+    squares_2 = np.stack([sums_22[..., 0, 0], sums_22[..., 1, 1]])
+    varies_2 = squares_2 > CONSTANT_BELOW
+    # A constant reward is not normalised: dividing by 1 keeps it at 0 instead of amplifying rounding error.
+    norms = np.sqrt(np.where(varies_2, squares_2, 1.0).prod(axis=0))
+    product = np.where(varies_2.all(axis=0), sums_22[..., 0, 1] / norms, 0.0)
+    # ‖s₁ − s₂‖² = ‖s₁‖² + ‖s₂‖² − 2·s₁·s₂; a normalised reward has norm 1, a constant one norm 0.
+    return 0.5 * np.sqrt(np.clip(varies_2.sum(axis=0) - 2 * product, 0.0, None))

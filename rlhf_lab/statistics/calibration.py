@@ -32,6 +32,7 @@ from scipy import optimize, stats
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, Estimate, cluster_labels, floats, win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.logistic import sigmoid
 from rlhf_lab.statistics.resampling import DRAWS, TAIL, bootstrap_estimate, resample_weights
 
 BINS = 10
@@ -41,12 +42,11 @@ PER_BIN = 8
 TIE_DIGITS = 6
 """Confidences equal to this many decimals are a tie: scores of one text differ by rounding between batches."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
-"""Bounds of a fitted temperature."""
 
 
 def confidence(margin_N: ArrayLike) -> FloatArray:
     """Return the confidence σ(|Δ|) of each pair, (N,)."""
-    return 1 / (1 + np.exp(-np.abs(floats(margin_N))))
+    return sigmoid(np.abs(floats(margin_N)))
 
 
 def correctness(margin_N: ArrayLike) -> FloatArray:
@@ -56,12 +56,7 @@ def correctness(margin_N: ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True)
 class Bin:
-    """One bin of a reliability diagram.
-
-    Attributes:
-        confidence: mean confidence of the pairs in the bin.
-        accuracy: fraction of these pairs whose preferred response has the higher score.
-    """
+    """One bin of a reliability diagram: mean confidence, and fraction of pairs that are right."""
 
     confidence: float
     accuracy: Estimate
@@ -71,16 +66,17 @@ def reliability(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
     """Return bins of equal count (up to ties), in order of confidence; unscored pairs are left out.
 
     Args:
-        margin_N: (N,) margins in logits.
+        margin_N: (N,) margins in logits, here and below.
         clusters_N: (N,) prompt of each pair.
         bins: requested number of bins.
     """
-    confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
+    pairs = _scored_pairs(margin_N, clusters_N)
+    confidence_N, correct_N = confidence(pairs.margin_n), correctness(pairs.margin_n)
     bin_N = _assign_bins(confidence_N, bins)
     diagram = []
     for number in np.unique(bin_N):
         in_bin_N = bin_N == number
-        accuracy = clustered_mean(correct_N[in_bin_N], cluster_N[in_bin_N])
+        accuracy = clustered_mean(correct_N[in_bin_N], pairs.prompt_n[in_bin_N])
         diagram.append(Bin(float(confidence_N[in_bin_N].mean()), accuracy))
     return diagram
 
@@ -91,26 +87,23 @@ def expected_calibration_error(margin_N: ArrayLike, clusters_N: ArrayLike, bins:
     Resampling increases an ECE further, so the draws are centred on the estimate. The interval describes how much the
     ECE of another sample would differ. Compare with `perfect_ece` to see whether it is more than chance.
     """
-    unscored = int(np.isnan(floats(margin_N)).sum())
-    confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
-    pairs = confidence_N.size
-    if not pairs:
-        return Estimate(math.nan, -math.inf, math.inf, 0, 0, unscored=unscored)
-    distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
-    prompts = distinct_clusters.size
+    pairs = _scored_pairs(margin_N, clusters_N)
+    if not pairs.n:
+        return pairs.unbounded(math.nan)
+    confidence_N = confidence(pairs.margin_n)
     bin_N = _assign_bins(confidence_N, bins)
     # Bins are fixed, so a resample of prompts only adds up the gap sums of its prompts.
-    gap_sums_PB = np.zeros((prompts, int(bin_N.max()) + 1))
-    np.add.at(gap_sums_PB, (prompt_N, bin_N), correct_N - confidence_N)
-    ece = float(np.abs(gap_sums_PB.sum(axis=0)).sum() / pairs)
-    if prompts < 2:
-        return Estimate(ece, -math.inf, math.inf, pairs, prompts, unscored=unscored)
-    weights_DP = resample_weights(prompts)
-    sampled_pairs_D = weights_DP @ np.bincount(prompt_N)
+    gap_sums_PB = np.zeros((pairs.prompts, int(bin_N.max()) + 1))
+    np.add.at(gap_sums_PB, (pairs.prompt_n, bin_N), correctness(pairs.margin_n) - confidence_N)
+    ece = float(np.abs(gap_sums_PB.sum(axis=0)).sum() / pairs.n)
+    if pairs.prompts < 2:
+        return pairs.unbounded(ece)
+    weights_DP = resample_weights(pairs.prompts)
+    sampled_pairs_D = weights_DP @ np.bincount(pairs.prompt_n)
     draws_D = np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / sampled_pairs_D
     # Centring removes the upward bias that resampling adds to an absolute value.
     low, high = np.quantile(draws_D - draws_D.mean(), (TAIL, 1 - TAIL))
-    return Estimate(ece, max(0.0, ece + low), ece + high, pairs, prompts, unscored=unscored)
+    return Estimate(ece, max(0.0, ece + low), ece + high, pairs.n, pairs.prompts, unscored=pairs.unscored)
 
 
 def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> Estimate:
@@ -119,35 +112,27 @@ def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
     Pairs of one prompt are right or wrong together more often than by chance, because they have responses or a subject
     in common. The simulation reproduces this: a pair is right if a uniform random number is below its confidence, and
     pairs of a prompt use the same number as often as `_dependence` estimates. With one prompt the range is unbounded.
-
-    Args:
-        margin_N: (N,) margins in logits.
-        clusters_N: (N,) prompt of each pair.
-        bins: requested number of bins.
     """
-    unscored = int(np.isnan(floats(margin_N)).sum())
-    confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
-    distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
-    pairs, prompts = confidence_N.size, distinct_clusters.size
-    if not pairs:
-        return Estimate(math.nan, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    pairs = _scored_pairs(margin_N, clusters_N)
+    if not pairs.n:
+        return pairs.unbounded(math.nan)
+    confidence_N, correct_N, prompt_N = confidence(pairs.margin_n), correctness(pairs.margin_n), pairs.prompt_n
     order = np.lexsort((prompt_N, np.round(confidence_N, TIE_DIGITS)))  # the result must not depend on the row order
     confidence_N, correct_N, prompt_N = confidence_N[order], correct_N[order], prompt_N[order]
     bin_N = _assign_bins(confidence_N, bins)
     dependence = _dependence(confidence_N, correct_N, prompt_N, bin_N)
     rng = np.random.default_rng(0)
-    # The seed and the order of draws are fixed, so the same data always give the same range.
-    uniform_of_pair_DN = rng.random((DRAWS, pairs))
-    uniform_of_prompt_DP = rng.random((DRAWS, prompts))
+    uniform_of_pair_DN = rng.random((DRAWS, pairs.n))
+    uniform_of_prompt_DP = rng.random((DRAWS, pairs.prompts))
     # A pair uses its prompt's number with probability √dependence, so two pairs both do with probability `dependence`.
-    takes_prompts_DN = rng.random((DRAWS, pairs)) < math.sqrt(dependence)
+    takes_prompts_DN = rng.random((DRAWS, pairs.n)) < math.sqrt(dependence)
     uniform_DN = np.where(takes_prompts_DN, uniform_of_prompt_DP[:, prompt_N], uniform_of_pair_DN)
     sampled_correct_DN = uniform_DN < confidence_N
     gap_DN = np.where(confidence_N == 0.5, 0.0, sampled_correct_DN - confidence_N)  # a tie is always half right
     _, bin_starts = np.unique(bin_N, return_index=True)  # pairs are sorted by confidence, so each bin is contiguous
-    draws_D = np.abs(np.add.reduceat(gap_DN, bin_starts, axis=1)).sum(axis=1) / pairs
+    draws_D = np.abs(np.add.reduceat(gap_DN, bin_starts, axis=1)).sum(axis=1) / pairs.n
     mean = float(draws_D.mean())
-    return bootstrap_estimate(mean, draws_D, n=pairs, clusters=prompts, unscored=unscored, tail=TAIL)
+    return bootstrap_estimate(mean, draws_D, n=pairs.n, clusters=pairs.prompts, unscored=pairs.unscored, tail=TAIL)
 
 
 def _dependence(confidence_N: FloatArray, correct_N: FloatArray, prompt_N: np.ndarray, bin_N: np.ndarray) -> float:
@@ -155,14 +140,10 @@ def _dependence(confidence_N: FloatArray, correct_N: FloatArray, prompt_N: np.nd
 
     Two outcomes 1[U < p] and 1[U < q] of the same number have covariance min(p, q) − pq; with two numbers it is 0. The
     estimate is therefore Σ eᵢeⱼ / Σ (min(pᵢ, pⱼ) − pᵢpⱼ) over rows i ≠ j of a prompt. Here e is correct − confidence
-    minus its mean in the bin, so that miscalibration does not count as dependence.
-
-    Args:
-        confidence_N, correct_N, prompt_N, bin_N: (N,) columns of the pairs, sorted by confidence.
+    minus its mean in the bin, so that miscalibration does not count as dependence. The rows are sorted by confidence.
     """
     gap_N = correct_N - confidence_N
     mean_gap_B = np.bincount(bin_N, weights=gap_N) / np.bincount(bin_N)
-    # Without the mean gap of its bin, a miscalibrated pair does not count as dependent.
     residual_N = gap_N - mean_gap_B[bin_N]
     observed, greatest = 0.0, 0.0  # numerator and denominator, summed over pairs of rows
     rows_by_prompt = np.argsort(prompt_N, kind="stable")
@@ -194,40 +175,33 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     clustered sandwich variance of a. The likelihood has no interior maximum if every pair is ordered correctly (T → 0)
     or if the order is no better than chance (T → ∞). The estimate is then the bound of the search, without an interval.
     """
-    scored_N = ~np.isnan(floats(margin_N))
-    margin_n = floats(margin_N)[scored_N]
-    cluster_n = cluster_labels(clusters_N)[scored_N]
-    unscored = scored_N.size - margin_n.size
-    distinct_clusters, prompt_n = np.unique(cluster_n, return_inverse=True)
-    pairs, prompts = margin_n.size, distinct_clusters.size
-    # If all margins are 0, every temperature has the same likelihood.
-    if not pairs or not margin_n.any():
-        return Estimate(math.nan, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    pairs = _scored_pairs(margin_N, clusters_N)
+    margin_n, prompts = pairs.margin_n, pairs.prompts
+    if not margin_n.any():  # none, or all 0, for which every temperature has the same likelihood
+        return pairs.unbounded(math.nan)
 
     def likelihood_slope(inverse: float) -> float:
-        return float((margin_n * _miss(inverse * margin_n)).sum())
+        return float((margin_n * sigmoid(-inverse * margin_n)).sum())
 
     low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
     # The slope falls with 1/T, so its sign at the bounds shows whether the maximum is between them.
     if likelihood_slope(low) <= 0:
-        return Estimate(MAX_TEMPERATURE, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+        return pairs.unbounded(MAX_TEMPERATURE)
     if likelihood_slope(high) >= 0:
-        return Estimate(MIN_TEMPERATURE, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+        return pairs.unbounded(MIN_TEMPERATURE)
     inverse = float(optimize.brentq(likelihood_slope, low, high, xtol=1e-12))
-    temperature = 1 / inverse
     if prompts < 2:
-        return Estimate(temperature, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+        return pairs.unbounded(1 / inverse)
     # Sandwich variance of 1/T: summed squares of the cluster scores over the squared information.
-    miss_n = _miss(inverse * margin_n)
-    scores_P = np.bincount(prompt_n, weights=margin_n * miss_n)
+    miss_n = sigmoid(-inverse * margin_n)
+    scores_P = np.bincount(pairs.prompt_n, weights=margin_n * miss_n)
     information = float((np.square(margin_n) * miss_n * (1 - miss_n)).sum())
     correction = prompts / (prompts - 1)  # CR1, as in `clustered_mean`
     squares = correction * float(np.square(scores_P).sum())
-    error_of_inverse = math.sqrt(squares) / information
-    error = error_of_inverse / inverse  # standard error of ln a, and so of ln T = −ln a
+    error = math.sqrt(squares) / information / inverse  # of ln a, and so of ln T = −ln a
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, prompts - 1)) * error
     bounds = (math.exp(-half_width) / inverse, math.exp(half_width) / inverse)
-    return Estimate(temperature, *bounds, pairs, prompts, unscored=unscored)
+    return Estimate(1 / inverse, *bounds, pairs.n, prompts, unscored=pairs.unscored)
 
 
 def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike) -> FloatArray:
@@ -236,24 +210,38 @@ def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike) -> FloatArray:
     Prompts are split at random into two halves; each half is divided by the temperature fitted on the other half.
     """
     margin_N = floats(margin_N)
-    cluster_N = cluster_labels(clusters_N)
-    distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
-    # Prompts are split, not pairs, because pairs of one prompt must not be in both halves.
-    half_of_prompt = np.random.default_rng(0).permutation(distinct_clusters.size) % 2
-    half_N = half_of_prompt[prompt_N]
+    distinct, prompt_N = np.unique(cluster_labels(clusters_N), return_inverse=True)
+    half_N = (np.random.default_rng(0).permutation(distinct.size) % 2)[prompt_N]
     scaled_N = margin_N.copy()
     for side in (0, 1):
-        temperature = fit_temperature(margin_N[half_N != side], cluster_N[half_N != side]).mean
+        temperature = fit_temperature(margin_N[half_N != side], prompt_N[half_N != side]).mean
         # Margins without a fitted temperature stay as they are.
         scaled_N[half_N == side] /= 1.0 if math.isnan(temperature) else temperature
     return scaled_N
 
 
-def _scored_pairs(margin_N: ArrayLike, clusters_N: ArrayLike) -> tuple[FloatArray, FloatArray, np.ndarray]:
-    """Return (confidence, correctness, cluster) of the scored pairs."""
-    scored_N = ~np.isnan(floats(margin_N))
-    margin_n = floats(margin_N)[scored_N]
-    return confidence(margin_n), correctness(margin_n), cluster_labels(clusters_N)[scored_N]
+@dataclass(frozen=True)
+class _Pairs:
+    """Margins (n,) of the scored pairs, and their prompts (n,), numbered from 0."""
+
+    margin_n: FloatArray
+    prompt_n: np.ndarray
+    prompts: int
+    unscored: int
+
+    @property
+    def n(self) -> int:
+        return self.margin_n.size
+
+    def unbounded(self, value: float) -> Estimate:
+        return Estimate(value, -math.inf, math.inf, self.n, self.prompts, unscored=self.unscored)
+
+
+def _scored_pairs(margin_N: ArrayLike, clusters_N: ArrayLike) -> _Pairs:
+    margin_N = floats(margin_N)
+    scored_N = ~np.isnan(margin_N)
+    distinct, prompt_n = np.unique(cluster_labels(clusters_N)[scored_N], return_inverse=True)
+    return _Pairs(margin_N[scored_N], prompt_n, distinct.size, int((~scored_N).sum()))
 
 
 def _assign_bins(confidence_N: FloatArray, bins: int) -> np.ndarray:
@@ -265,13 +253,8 @@ def _assign_bins(confidence_N: FloatArray, bins: int) -> np.ndarray:
     pairs = confidence_N.size
     if not pairs:
         return np.zeros(0, dtype=int)
-    # With few pairs there are fewer bins, so that each has PER_BIN pairs or more.
     count = max(1, min(bins, pairs // PER_BIN))
-    _, level_N, pairs_L = np.unique(
-        np.round(confidence_N, TIE_DIGITS),
-        return_inverse=True,
-        return_counts=True,
-    )
+    _, level_N, pairs_L = np.unique(np.round(confidence_N, TIE_DIGITS), return_inverse=True, return_counts=True)
     rank_L = np.cumsum(pairs_L) - (pairs_L + 1) / 2  # mean rank of each level, from 0
     # np.unique renumbers the bins, because ties may leave some of them empty.
     _, bin_L = np.unique(rank_L * count // pairs, return_inverse=True)
@@ -282,9 +265,3 @@ def _assign_bins(confidence_N: FloatArray, bins: int) -> np.ndarray:
         if sizes.size == 1 or sizes[smallest] >= PER_BIN:
             return bin_L[level_N]
         bin_L[bin_L >= max(smallest, 1)] -= 1  # the lowest bin is merged with the bin above
-
-
-def _miss(logit_N: FloatArray) -> FloatArray:
-    """Return 1 − σ(logit), without overflow."""
-    # 1 − σ(x) = (1 − tanh(x/2))/2, and tanh saturates where exp would overflow.
-    return (1 - np.tanh(logit_N / 2)) / 2

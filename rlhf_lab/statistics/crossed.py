@@ -60,12 +60,7 @@ def crossed_difference(a_SP: ArrayLike, b_SP: ArrayLike, *, min_sd_S: ArrayLike 
     difference_SP = difference_SP[:, scored_P]
     runs, prompts = difference_SP.shape
     mean = float(difference_SP.mean()) if difference_SP.size else math.nan
-    counts = {
-        "n": difference_SP.size,
-        "clusters": min(runs, difference_SP.size),
-        "unscored": unscored,
-    }
-    # Each of the two variance components needs two levels.
+    counts = {"n": difference_SP.size, "clusters": min(runs, difference_SP.size), "unscored": unscored}
     if runs < 2 or prompts < 2:
         return t_comparison(mean, math.inf, math.nan, TEST, **counts)
     # Two-way analysis of variance without replication: main effects of runs and prompts, and residuals.
@@ -80,9 +75,7 @@ def crossed_difference(a_SP: ArrayLike, b_SP: ArrayLike, *, min_sd_S: ArrayLike 
     if min_sd_S is not None:
         ms_runs = max(ms_runs, prompts * np.square(floats(min_sd_S)).mean())
     total = ms_runs + ms_prompts_above_rest
-    freedom = float(runs - 1)
-    if total:
-        freedom = total / (ms_runs / (runs - 1) + ms_prompts_above_rest / (prompts - 1))
+    freedom = total / (ms_runs / (runs - 1) + ms_prompts_above_rest / (prompts - 1)) if total else float(runs - 1)
     error = math.sqrt(total / (runs * prompts))
     fixed_error = math.sqrt(ms_prompts_above_rest / (runs * prompts))  # more runs on these prompts do not reduce it
     return t_comparison(mean, error, freedom, TEST, fixed_error=fixed_error, **counts)

@@ -29,7 +29,7 @@ Direction = Literal["up", "down", "none", "several"]
 
 @dataclass(frozen=True)
 class Crossing:
-    """Crossing of two curves.
+    """Crossing of two curves over a number of seeds.
 
     Attributes:
         direction: `up` if the mean difference changes from negative to positive, `down` for the reverse, `none` if it
@@ -37,7 +37,6 @@ class Crossing:
         at: position of the only change of sign; NaN without one.
         low, high: ends of the interval; −inf or inf if it reaches the first or the last position, because the crossing
             may then be beyond it. NaN if there is no position at which a difference of 0 is possible, or no test.
-        seeds: number of seeds.
     """
 
     direction: Direction
@@ -45,11 +44,6 @@ class Crossing:
     low: float
     high: float
     seeds: int
-
-    @property
-    def located(self) -> bool:
-        """True if there is one crossing, and its interval lies within the measured positions."""
-        return self.direction in ("up", "down") and math.isfinite(self.low) and math.isfinite(self.high)
 
 
 def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_K: ArrayLike | None = None) -> Crossing:
@@ -75,8 +69,7 @@ def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_
         return Crossing(direction, at, math.nan, math.nan, seeds)
     # A t test at every point of a grid: the interval consists of those at which 0 is not rejected.
     grid_P = np.linspace(position_K[0], position_K[-1], POINTS)
-    curves = [np.interp(grid_P, position_K, difference_K) for difference_K in difference_SK]
-    at_grid_SP = np.array(curves)
+    at_grid_SP = np.array([np.interp(grid_P, position_K, difference_K) for difference_K in difference_SK])
     error_P = at_grid_SP.std(axis=0, ddof=1) / math.sqrt(seeds)
     if min_error_K is not None:
         error_P = np.maximum(error_P, np.interp(grid_P, position_K, floats(min_error_K)))
@@ -91,10 +84,7 @@ def find_crossing(position_K: ArrayLike, difference_SK: ArrayLike, *, min_error_
 
 
 def _sign_change(position_K: FloatArray, mean_K: FloatArray) -> tuple[Direction, float]:
-    """Return the direction and position of the only change of sign.
-
-    Without exactly one, return "none" or "several", and NaN.
-    """
+    """Return the direction and position of the only change of sign; "none" or "several", and NaN, without only one."""
     # A difference of exactly 0 has no sign: the change is then between its neighbours.
     signed = np.flatnonzero(mean_K != 0)
     changes = [(a, b) for a, b in pairwise(signed) if mean_K[a] * mean_K[b] < 0]

@@ -30,24 +30,16 @@ LARGEST = 1e300
 
 
 class EProcess:
-    """E-process against the null hypothesis that a policy is at least as good as its competitor.
-
-    Attributes:
-        log_e: logarithm of the current e-value.
-        log_max: logarithm of the largest e-value so far.
-        count: number of comparisons so far.
-    """
+    """E-process against the null hypothesis that a policy is at least as good as its competitor."""
 
     def __init__(self) -> None:
-        self.log_e = 0.0
-        self.log_max = 0.0
+        self.log_e = self.log_max = 0.0  # logarithms of the current and the largest e-value
         self.count = 0
         # Fading sums over earlier comparisons of x = ½ − w: their weights, x, and x².
         self._weight = self._sum = self._squares = 0.0
 
     @property
     def e_value(self) -> float:
-        """Current e-value."""
         return _exponential(self.log_e)
 
     @property
@@ -83,16 +75,11 @@ class EProcess:
             self._squares = fading * self._squares + x * x
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the entire state as JSON-like values."""
-        return {
-            "log_e": self.log_e,
-            "log_max": self.log_max,
-            "count": self.count,
-            "sums": [self._weight, self._sum, self._squares],
-        }
+        """Return the state as JSON-like values."""
+        sums = [self._weight, self._sum, self._squares]
+        return {"log_e": self.log_e, "log_max": self.log_max, "count": self.count, "sums": sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
         self.log_e = float(state["log_e"])
         self.log_max = float(state["log_max"])
         self.count = int(state["count"])
@@ -109,15 +96,9 @@ def lower_bound(scores: Sequence[float], *, alpha: float, looks: int) -> float:
 
     The bound is mean − √(log(looks/α) / 2n) (Azuma 1967, Hoeffding 1963). The policy may differ between comparisons.
     If `looks` such bounds are computed, all of them hold at the same time with a probability of at least 1 − α, however
-    one of them is selected.
-
-    Args:
-        scores: score of each comparison in [0, 1], without NaN.
-        alpha: probability that any of the bounds is wrong.
-        looks: number of bounds that are computed in total.
+    one of them is selected. The scores are in [0, 1], without NaN.
     """
     if not len(scores):
         return 0.0
-    mean = sum(scores) / len(scores)
     margin = math.sqrt(math.log(looks / alpha) / (2 * len(scores)))
-    return max(0.0, mean - margin)
+    return max(0.0, sum(scores) / len(scores) - margin)

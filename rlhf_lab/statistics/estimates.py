@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,9 @@ class Estimate:
 
     Attributes:
         mean: point estimate (of a mean, difference, ratio or rate); NaN if nothing was scored.
-        low, high: confidence bounds; -inf and inf if the data cannot bound the value (for example with one cluster).
-        n: number of scored rows.
-        clusters: number of independent units (prompts, tasks, seeds) among these rows.
-        level: confidence level of the interval.
-        unscored: number of rows left out because they had no score.
+        low, high: bounds at the confidence `level`; -inf and inf if the data cannot bound the value.
+        n, unscored: number of scored rows, and of rows left out because they had no score.
+        clusters: number of independent units (prompts, tasks, seeds) among the scored rows.
     """
 
     mean: float
@@ -52,12 +50,10 @@ class Estimate:
 
     @property
     def bounded(self) -> bool:
-        """True if the interval is finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
     def excludes_zero(self) -> bool:
-        """True if the interval does not contain 0."""
         return self.low > 0 or self.high < 0
 
     def within(self, low: float, high: float) -> Estimate:
@@ -70,15 +66,8 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dict; a missing mean and an infinite bound are null."""
-        return {
-            "mean": finite_or_none(self.mean),
-            "low": finite_or_none(self.low),
-            "high": finite_or_none(self.high),
-            "n": self.n,
-            "clusters": self.clusters,
-            "level": self.level,
-            "unscored": self.unscored,
-        }
+        finite = {name: finite_or_none(getattr(self, name)) for name in ("mean", "low", "high")}
+        return {**asdict(self), **finite}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Estimate:
@@ -168,7 +157,6 @@ def finite_or_none(value: float) -> float | None:
 
 def largest_first(estimates: Mapping[str, Estimate]) -> list[str]:
     """Return the names of estimates, the largest mean first and those without a scored row last."""
-    # NaN compares as False with every number, so a sort by the mean alone would leave an arbitrary order.
     return sorted(estimates, key=lambda name: (math.isnan(estimates[name].mean), -estimates[name].mean))
 
 

@@ -22,41 +22,8 @@ from scipy.optimize import brentq
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import BoolArray, FloatArray
-from rlhf_lab.statistics.estimates import (
-    LEVEL,
-    POWER,
-    Comparison,
-    Estimate,
-    check_mean,
-    cluster_labels,
-    floats,
-    format_estimate,
-)
+from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison, Estimate, cluster_labels, floats
 
-__all__ = [
-    "Comparison",
-    "Estimate",
-    "at_level",
-    "check_mean",
-    "clustered_fraction",
-    "clustered_mean",
-    "clustered_rate",
-    "equivalence",
-    "format_estimate",
-    "holm",
-    "mcnemar_exact",
-    "min_sd",
-    "min_sd_of_outcomes",
-    "minimum_detectable_effect",
-    "paired_difference",
-    "ratio_of_means",
-    "repetitions_to_decide",
-    "seed_mean",
-    "t_comparison",
-    "unpaired_difference",
-    "unpaired_from_intervals",
-    "wilson",
-]
 MAX_REPETITIONS = 200
 """Maximum number of repetitions that `repetitions_to_decide` considers."""
 
@@ -69,8 +36,7 @@ def clustered_mean(values_N: ArrayLike, clusters_N: ArrayLike, *, min_sd_N: Arra
     With one row per cluster this is the ordinary t interval. With one cluster the interval is infinite.
 
     Args:
-        values_N: (N,) scores; NaN = unscored.
-        clusters_N: (N,) cluster of each row (prompt, task or seed), of any hashable type.
+        clusters_N: (N,) cluster of each row (prompt, task or seed), of any hashable type; so in all functions here.
         min_sd_N: (N,) lower bound on the standard deviation of each value; see `paired_difference`.
     """
     scored_N = ~np.isnan(floats(values_N))
@@ -102,8 +68,6 @@ def paired_difference(
     The bound is continuous in the data: equal differences get the same result as nearly equal ones.
 
     Args:
-        a_N, b_N: (N,) scores of the two sides, row by row.
-        clusters_N: (N,) cluster of each pair.
         min_sd_N: (N,) lower bound on the standard deviation of each difference; None computes it with `min_sd` as for
             values without a stated error.
     Raises:
@@ -120,8 +84,7 @@ def paired_difference(
         lower_N = floats(min_sd_N)[scored_N]
     elif difference_N.any():
         lower_N = np.hypot(min_sd(a_N), min_sd(b_N))[scored_N]
-    else:
-        # If both sides are equal on every row to the last digit, they are the same, and there is no uncertainty.
+    else:  # both sides are equal on every row to the last digit, so they are the same
         lower_N = np.zeros_like(difference_N)
     mean = float(difference_N.mean()) if difference_N.size else math.nan
     observed_error = _standard_error(difference_N - mean, cluster_N)
@@ -147,24 +110,14 @@ def t_comparison(
     """Return a difference with t interval, p-value and minimum detectable effect from its standard error.
 
     Without a finite error or without degrees of freedom there is no test. If the error is 0, the difference is exact.
-
-    Args:
-        gap: the difference.
-        error: standard error of the difference.
-        freedom: degrees of freedom of the error.
-        test: name of the test, for reports.
-        n, clusters, unscored: counts for the `Estimate`.
-        fixed_error: part of the standard error that more repetitions would not reduce.
+    See `Comparison` for the arguments.
     """
-    # A single cluster has no degrees of freedom and an infinite error.
     if not (freedom > 0 and math.isfinite(error)):
         unbounded = Estimate(gap, -math.inf, math.inf, n, clusters, unscored=unscored)
         return Comparison(unbounded, math.nan, math.inf, "none: fewer than 2 clusters")
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
     estimate = Estimate(gap, gap - half_width, gap + half_width, n, clusters, unscored=unscored)
-    p_value = float(gap == 0)
-    if error:
-        p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))
+    p_value = float(2 * stats.t.sf(abs(gap) / error, freedom)) if error else float(gap == 0)
     comparison = Comparison(
         estimate, p_value, math.nan, test, standard_error=error, freedom=freedom, fixed_error=fixed_error
     )
@@ -183,15 +136,10 @@ def min_sd(values_N: ArrayLike, errors_N: ArrayLike | None = None) -> FloatArray
     """Return a lower bound on the standard deviation, (N,), of each of N repeated measurements.
 
     It is `MEASURED_SHARE` of the standard error if one is stated, else `RESOLUTION` of the absolute value.
-
-    Args:
-        values_N: (N,) measured values.
-        errors_N: (N,) standard error of each value; NaN or None if it has none.
     """
     values_N = floats(values_N)
     errors_N = np.full(values_N.shape, np.nan) if errors_N is None else floats(errors_N)
-    states_no_error_N = np.isnan(errors_N)
-    return np.where(states_no_error_N, RESOLUTION * np.abs(values_N), MEASURED_SHARE * errors_N)
+    return np.where(np.isnan(errors_N), RESOLUTION * np.abs(values_N), MEASURED_SHARE * errors_N)
 
 
 def min_sd_of_outcomes(a_N: ArrayLike, b_N: ArrayLike) -> FloatArray:
@@ -203,7 +151,6 @@ def min_sd_of_outcomes(a_N: ArrayLike, b_N: ArrayLike) -> FloatArray:
     a_N, b_N = floats(a_N), floats(b_N)
     difference_N = (a_N - b_N)[~np.isnan(a_N - b_N)]
     pairs = difference_N.size + 1
-    # Half a pair more on each side keeps the standard deviation above 0.
     discordant = (np.abs(difference_N).sum() + 1) / pairs
     mean = difference_N.sum() / pairs
     return np.full(a_N.shape, math.sqrt(discordant - mean**2))
@@ -224,10 +171,6 @@ def unpaired_difference(a_N: ArrayLike, a_clusters_N: ArrayLike, b_M: ArrayLike,
     Welch's t test (Welch 1947) with the CR1 standard errors of the two sides, s_a and s_b, on G_a and G_b clusters:
         (ā − b̄) / √(s_a² + s_b²),   ν = (s_a² + s_b²)² / (s_a⁴/(G_a − 1) + s_b⁴/(G_b − 1))
     With one row per cluster this is the ordinary Welch test. `paired_difference` has more power for paired rows.
-
-    Args:
-        a_N, b_M: (N,) and (M,) scores of the two sides; NaN = unscored.
-        a_clusters_N, b_clusters_M: cluster of each row.
     """
     a_values, a_cluster, a_unscored = _scored_rows(a_clusters_N, a_N)
     b_values, b_cluster, b_unscored = _scored_rows(b_clusters_M, b_M)
@@ -242,11 +185,8 @@ def unpaired_difference(a_N: ArrayLike, a_clusters_N: ArrayLike, b_M: ArrayLike,
         unbounded = Estimate(gap, -math.inf, math.inf, rows, groups, unscored=unscored)
         return Comparison(unbounded, math.nan, math.inf, "none: fewer than 2 clusters on a side")
     # As in `paired_difference`, clusters that agree by chance do not make the error arbitrarily small.
-    a_lower = min_error(min_sd(a_values), a_cluster)
-    b_lower = min_error(min_sd(b_values), b_cluster)
-    a_error = max(_standard_error(a_values - a_mean, a_cluster), a_lower)
-    b_error = max(_standard_error(b_values - b_mean, b_cluster), b_lower)
-    # The sides are independent, so their variances add up.
+    a_error = max(_standard_error(a_values - a_mean, a_cluster), min_error(min_sd(a_values), a_cluster))
+    b_error = max(_standard_error(b_values - b_mean, b_cluster), min_error(min_sd(b_values), b_cluster))
     error = math.hypot(a_error, b_error)
     denominator = a_error**4 / (a_groups - 1) + b_error**4 / (b_groups - 1)
     # If the error is 0, all values of both sides are 0, and the degrees of freedom do not matter.
@@ -281,30 +221,19 @@ def ratio_of_means(numerator_N: ArrayLike, denominator_N: ArrayLike, clusters_N:
 
     Linearised residual (Cochran 1977, §2.11): e_i = (x_i − R·d_i) / d̄; V is that of a clustered mean of e. The
     delta method fails if the denominator is not clearly different from zero. The interval is therefore infinite if the
-    interval of the denominator contains 0, as Fieller's interval would be.
-
-    Args:
-        numerator_N, denominator_N: (N,) values per row; a row counts if both are scored.
-        clusters_N: (N,) cluster of each row.
+    interval of the denominator contains 0, as Fieller's interval would be. A row counts if both values are scored.
     """
     numerator_N, denominator_N = floats(numerator_N), floats(denominator_N)
-    # A row counts only if both of its values are known.
     missing_N = np.isnan(numerator_N) | np.isnan(denominator_N)
-    known_numerator_N = np.where(missing_N, np.nan, numerator_N)
-    numerator_n, cluster_n, unscored = _scored_rows(clusters_N, known_numerator_N)
+    numerator_n, cluster_n, unscored = _scored_rows(clusters_N, np.where(missing_N, np.nan, numerator_N))
     denominator_n = denominator_N[~missing_N]
     denominator = clustered_mean(denominator_n, cluster_n)
     if not denominator.mean:
         return Estimate(math.nan, -math.inf, math.inf, numerator_n.size, denominator.clusters, unscored=unscored)
-    ratio = math.nan
-    if numerator_n.size:
-        ratio = float(numerator_n.mean() / denominator.mean)
-    # The linearisation is only valid if the denominator is clearly different from 0.
+    ratio = float(numerator_n.mean() / denominator.mean) if numerator_n.size else math.nan
+    error = math.inf
     if denominator.bounded and denominator.excludes_zero:
-        residual_n = (numerator_n - ratio * denominator_n) / denominator.mean
-        error = _standard_error(residual_n, cluster_n)
-    else:
-        error = math.inf
+        error = _standard_error((numerator_n - ratio * denominator_n) / denominator.mean, cluster_n)
     return _interval(ratio, error, cluster_n, unscored)
 
 
@@ -320,11 +249,6 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
 
     Simulated coverage with 3 to 40 clusters of 20 rows is 0.94–0.99. It falls to 0.87–0.90 if a few clusters contain
     all successes (rate 0.05 with a correlation of 0.2 or more within clusters): V is then underestimated with the rate.
-
-    Args:
-        outcomes_N: (N,) outcomes 0 or 1; NaN = unscored.
-        clusters_N: (N,) cluster of each row.
-        level: confidence level.
     """
     outcomes_N, cluster_N, unscored = _scored_rows(clusters_N, outcomes_N)
     if np.any((outcomes_N != 0) & (outcomes_N != 1)):
@@ -338,11 +262,6 @@ def clustered_fraction(values_N: ArrayLike, clusters_N: ArrayLike, *, trials: in
     A fraction of several 0/1 outcomes varies less than a single outcome. The effective sample size n* (Korn & Graubard
     1998) may therefore exceed the number of rows; its maximum is `trials`. If all rows are 0, or all are 1, n* is the
     number of clusters: the interval of 0 of 20 prompts is [0, 0.16] and not exactly 0.
-
-    Args:
-        values_N: (N,) fractions; NaN = unscored.
-        clusters_N: (N,) cluster of each row.
-        trials: total number of 0/1 outcomes behind all fractions.
     """
     values_N, cluster_N, unscored = _scored_rows(clusters_N, values_N)
     if np.any((values_N < 0) | (values_N > 1)):
@@ -359,16 +278,14 @@ def _wilson_of_clusters(
     if clusters < 2:
         return Estimate(rate, 0.0, 1.0, rows, clusters, level, unscored)
     if rate in (0.0, 1.0):
-        # The estimated variance is 0 here and would give an interval of width 0.
         effective = float(clusters)
     else:
         variance = _standard_error(outcomes_N - rate, cluster_N) ** 2
         # The ratio of t quantiles corrects for the few degrees of freedom of the variance.
         t_rows, t_clusters = stats.t.ppf((1 + level) / 2, [rows - 1, clusters - 1])
         scaled_binomial_variance = rate * (1 - rate) * float(t_rows / t_clusters) ** 2
-        # The variance is 0 if all clusters have the same rate by chance.
         effective = float(max_trials)
-        if variance > 0:
+        if variance > 0:  # it is 0 if all clusters have the same rate by chance
             effective = min(scaled_binomial_variance / variance, effective)
     low, high = _wilson_bounds(rate, effective, level)
     return Estimate(rate, low, high, rows, clusters, level, unscored)
@@ -388,11 +305,8 @@ def mcnemar_exact(b: int, c: int) -> float:
     """Return the two-sided p-value of the exact McNemar test (McNemar 1947).
 
     If the two sides do not differ, each discordant task is a fair coin flip. The p-value is therefore that of the
-    binomial test of b in b + c at ½. Two discordant tasks cannot give less than p = 0.5.
-
-    Args:
-        b: number of tasks that only the first solved.
-        c: number of tasks that only the second solved.
+    binomial test of b in b + c at ½, for b tasks that only the first solved and c that only the second solved. Two
+    discordant tasks cannot give less than p = 0.5.
     """
     if b < 0 or c < 0:
         raise NumericError(f"discordant counts must be ≥ 0, not {b} and {c}")
@@ -407,11 +321,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     values = floats(p_values)
     adjusted = np.full(values.shape, np.nan)
-    # NaN p-values are not part of the family.
     tested = np.flatnonzero(~np.isnan(values))
     order = tested[np.argsort(values[tested], kind="stable")]
     weighted = values[order] * np.arange(len(order), 0, -1)
-    # The running maximum keeps the adjusted values in the order of the p-values.
     adjusted[order] = np.minimum(np.maximum.accumulate(weighted), 1.0)
     return [float(value) for value in adjusted]
 
@@ -472,7 +384,6 @@ def equivalence(comparison: Comparison, margin: float) -> tuple[float, float]:
     gap, error, freedom = comparison.difference.mean, comparison.standard_error, comparison.freedom
     if not freedom > 0:
         return math.nan, math.nan
-    # Without error the difference is exact, and the claim is decided.
     if error == 0:
         return float(abs(gap) >= margin), float(abs(gap) <= margin)
     # The one-sided test with the larger p-value is that of the margin nearer to the difference.
@@ -489,7 +400,6 @@ def repetitions_to_decide(
     None if that many do not suffice. The difference and its standard deviation are assumed to stay as observed.
 
     Args:
-        comparison: result of the repetitions so far.
         margin: margin of an equivalence claim; None tests for a difference.
         alpha: level of the test, after any adjustment.
     """
@@ -501,10 +411,8 @@ def repetitions_to_decide(
     variance_per_repetition = (comparison.standard_error**2 - fixed_error**2) * clusters
     gap = abs(comparison.difference.mean)
     for n in range(clusters + 1, MAX_REPETITIONS + 1):
-        # Only the part of the variance that varies between repetitions shrinks with n.
         error = math.sqrt(fixed_error**2 + variance_per_repetition / n)
-        margin_in_errors = None if margin is None else margin / error
-        if _power(gap / error, n - 1, alpha, margin_in_errors) >= POWER:
+        if _power(gap / error, n - 1, alpha, None if margin is None else margin / error) >= POWER:
             return n
     return None
 
@@ -532,8 +440,7 @@ def _scored_rows(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray
     clusters = cluster_labels(clusters_N)
     if values.shape != clusters.shape:
         raise NumericError(f"{values.size} values came with {clusters.size} cluster labels; give one label per value")
-    if np.isinf(values).any():
-        infinite = int(np.isinf(values).sum())
+    if infinite := int(np.isinf(values).sum()):
         raise NumericError(f"{infinite} of {values.size} values are infinite; use NaN for unscored rows")
     scored: BoolArray = ~np.isnan(values)
     return values[scored], clusters[scored], int((~scored).sum())
@@ -549,13 +456,11 @@ def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
     sums_G = np.bincount(index_N, weights=residuals_N) if residuals_N.size else np.zeros(0)
     if sums_G.size < 2:
         return math.inf
-    # CR1: the factor G/(G−1) corrects for the estimated mean.
     variance = sums_G.size / (sums_G.size - 1) * np.square(sums_G).sum()
     return float(math.sqrt(variance) / residuals_N.size)
 
 
 def _interval(mean: float, error: float, cluster_N: np.ndarray, unscored: int) -> Estimate:
-    """Return the t interval mean ± t_{G−1}·error."""
     clusters = _count_distinct(cluster_N)
     if clusters < 2 or not math.isfinite(error):
         return Estimate(mean, -math.inf, math.inf, cluster_N.size, clusters, unscored=unscored)

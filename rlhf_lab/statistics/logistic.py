@@ -44,9 +44,8 @@ def fit_weighted(
     """Compute D weighted maximum-likelihood fits of P(outcome = 1) = σ(x·β) by Newton's method.
 
     Args:
-        design_RM: (R, M) rows x.
-        outcome_R: (R,) outcomes in [0, 1].
-        weight_DR: (D, R) weight of each row in each fit.
+        design_RM, outcome_R: rows x, and outcomes in [0, 1].
+        weight_DR: weight of each row in each fit.
         precision_M: 1/variance of a Gaussian prior around 0 on each coefficient; None means no prior.
         flat_MM: matrix added to the second derivatives in directions that do not change the likelihood, such as a
             common shift of all strengths. The coefficients then stay at 0 in these directions.
@@ -55,7 +54,6 @@ def fit_weighted(
         coefficients (D, M), and (D,) True if the fit converged. A fit without a finite estimate does not converge.
     """
     draws, rows = weight_DR.shape
-    # The number of draws per chunk bounds the size of the (draws, rows) arrays.
     chunk = max(1, DRAWS_AT_ONCE // max(rows, 1))
     coefficients_DM = np.zeros((draws, design_RM.shape[1]))
     converged_D = np.zeros(draws, dtype=bool)
@@ -132,9 +130,6 @@ class LogisticFit:
 
     Attributes:
         coefficients_M, covariance_MM: estimates in logits; NaN and inf if there is no finite estimate.
-        n: number of rows.
-        clusters: number of clusters among the rows.
-        unscored: number of rows left out.
         problem: reason why there is no finite estimate; empty if there is one.
         by_prior: True if the estimate is finite only because of a prior.
     """

@@ -48,7 +48,6 @@ class Fit:
     """Fitted over-optimisation curve.
 
     Attributes:
-        form: "bon" (best of n) or "rl" (trained policy).
         alpha: initial gain per √nat.
         beta: loss of gain per √nat (bon) or per e-fold of d (rl).
         r_squared: fraction of the variance of the gains that the curve explains. It is negative if the mean alone
@@ -134,15 +133,8 @@ def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
     (alpha, beta), *_ = np.linalg.lstsq(basis_N2, gain_N, rcond=None)
     residual_squares = float(np.square(gain_N - basis_N2 @ [alpha, beta]).sum())
     total_squares = float(np.square(gain_N - gain_N.mean()).sum())
-    return Fit(
-        form=form,
-        alpha=float(alpha),
-        beta=float(beta),
-        r_squared=1 - residual_squares / total_squares if total_squares > 0 else math.nan,
-        n=int(d_N.size),
-        d_min=float(d_N.min()),
-        d_max=float(d_N.max()),
-    )
+    r_squared = 1 - residual_squares / total_squares if total_squares > 0 else math.nan
+    return Fit(form, float(alpha), float(beta), r_squared, int(d_N.size), float(d_N.min()), float(d_N.max()))
 
 
 @dataclass(frozen=True)
@@ -185,30 +177,22 @@ def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayL
     """Fit one curve per seed and one through all points; the module docstring describes the two intervals.
 
     Args:
-        form: "bon" (best of n) or "rl" (trained policy).
         d_N, gain_N: (N,) distances √KL and gains over the reference of the same run.
         seed_N: (N,) seed of each point, of any hashable type.
-        draws: number of bootstrap resamples.
     Raises:
         NumericError: no seed has policies at two distances.
     """
     d_N, gain_N = floats(d_N), floats(gain_N)
     seed_N = np.asarray(seed_N).ravel()
     seeds = list(dict.fromkeys(seed_N.tolist()))  # distinct, in order of first appearance
-    points_by_seed: list[Points] = []
-    for seed in seeds:
-        points = _usable_points(d_N[seed_N == seed], gain_N[seed_N == seed])
-        distances, _ = points
-        if np.unique(distances).size >= 2:
-            points_by_seed.append(points)
+    points_of_seeds = [_usable_points(d_N[seed_N == seed], gain_N[seed_N == seed]) for seed in seeds]
+    points_by_seed = [points for points in points_of_seeds if np.unique(points[0]).size >= 2]
     if not points_by_seed:
         raise NumericError(
             "no seed has policies at two or more distances from the reference; evaluate several checkpoints of a run"
         )
     fits = tuple(fit_curve(form, distances, gains) for distances, gains in points_by_seed)
-    all_distances = np.concatenate([distances for distances, _ in points_by_seed])
-    all_gains = np.concatenate([gains for _, gains in points_by_seed])
-    pooled = fit_curve(form, all_distances, all_gains)
+    pooled = fit_curve(form, *_joined(points_by_seed))
     return SeedFits(
         fits=fits,
         left_out=len(seeds) - len(points_by_seed),
@@ -230,14 +214,17 @@ def held_out_advantage(form: Form, points_by_seed: Sequence[Points]) -> Estimate
         return None
     differences = []
     for held_out in points_by_seed:
-        others = [points for points in points_by_seed if points is not held_out]
-        distances = np.concatenate([d_n for d_n, _ in others])
-        gains = np.concatenate([gain_n for _, gain_n in others])
-        if np.unique(distances).size < 2:
+        others = _joined([points for points in points_by_seed if points is not held_out])
+        if np.unique(others[0]).size < 2:
             return None
-        own, rival = (_log_likelihood(name, (distances, gains), held_out) for name in (form, RIVAL[form]))
+        own, rival = (_log_likelihood(name, others, held_out) for name in (form, RIVAL[form]))
         differences.append(own - rival)
     return seed_mean(differences)
+
+
+def _joined(points_by_seed: Sequence[Points]) -> Points:
+    distances, gains = zip(*points_by_seed, strict=True)
+    return np.concatenate(distances), np.concatenate(gains)
 
 
 def _log_likelihood(form: Form, fitted_to: Points, held_out: Points) -> float:
@@ -252,19 +239,15 @@ def _log_likelihood(form: Form, fitted_to: Points, held_out: Points) -> float:
 
 
 def _summarise_seeds(fits: Sequence[Fit]) -> Summary:
-    """Return means over the seeds' fits with t intervals."""
     peak_kl = peak_gain = None
     log_peaks = [fit.log_peak for fit in fits]
-    # The mean of the maxima is only defined if every seed has one.
     if np.isfinite(log_peaks).all():
         log_d = seed_mean(log_peaks)
         # KL = d², so ln KL = 2·ln d.
         mean, low, high = (_exp(2 * value) for value in (log_d.mean, log_d.low, log_d.high))
         peak_kl = Estimate(mean, low, high, log_d.n, log_d.clusters)
         peak_gain = seed_mean([fit.peak_gain for fit in fits])
-    alpha = seed_mean([fit.alpha for fit in fits])
-    beta = seed_mean([fit.beta for fit in fits])
-    return Summary(alpha, beta, peak_kl, peak_gain)
+    return Summary(seed_mean([fit.alpha for fit in fits]), seed_mean([fit.beta for fit in fits]), peak_kl, peak_gain)
 
 
 def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int) -> Summary:
@@ -273,7 +256,6 @@ def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int) 
     Least squares only needs XᵀX and Xᵀy, which are sums over seeds. A draw adds up those of its seeds.
     """
     seeds = len(points_by_seed)
-    # The sums of each seed are computed once, and then weighted by its count in each draw.
     bases = [_basis(pooled.form, distances) for distances, _ in points_by_seed]
     xtx_S22 = np.stack([basis.T @ basis for basis in bases])
     xty_S2 = np.stack([basis.T @ gains for basis, (_, gains) in zip(bases, points_by_seed, strict=True)])
@@ -286,14 +268,12 @@ def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int) 
     peak_gain_D = _peak_gain(pooled.form, alpha_D, beta_D)
 
     def estimate(value: float, sampled_D: FloatArray) -> Estimate:
-        # All resamples of a single seed are equal, so they contain no information on the variation.
         if seeds < 2:
             return Estimate(value, -math.inf, math.inf, pooled.n, seeds)
         # "inverted_cdf" returns one of the draws, so it never interpolates between a number and inf.
         low, high = np.quantile(sampled_D, (TAIL, 1 - TAIL), method="inverted_cdf")
         # Percentiles need not contain the value itself.
-        low, high = min(float(low), value), max(float(high), value)
-        return Estimate(value, low, high, pooled.n, seeds)
+        return Estimate(value, min(float(low), value), max(float(high), value), pooled.n, seeds)
 
     turns = math.isfinite(pooled.peak_kl)
     return Summary(
@@ -344,5 +324,4 @@ def _peak_gain(form: Form, alpha_N: FloatArray, beta_N: FloatArray) -> FloatArra
 
 
 def _exp(value: float) -> float:
-    """Return e^value, or inf if it would overflow."""
     return math.exp(value) if value < 700 else math.inf  # math.exp raises OverflowError from about 709

@@ -40,7 +40,6 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
     t test of prompt means, clustered. The interval is that of the t test in both cases.
 
     Args:
-        a, b: scores of the two policies.
         cluster_of: prompt → cluster, for prompts that share errors, such as tasks of one template. A prompt without an
             entry is a cluster of its own.
     """
@@ -48,8 +47,7 @@ def paired_by_prompt(a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable
     comparison = paired_difference(b_P, a_P, unit_P)
     has_own_clusters = len(np.unique(unit_P)) == len(shared)
     is_single = has_own_clusters and all(len(a[prompt]) == len(b[prompt]) == 1 for prompt in shared)
-    means = np.concatenate([a_P, b_P])
-    is_binary = bool(np.isin(means, (0.0, 1.0)).all())
+    is_binary = np.isin([*a_P, *b_P], (0.0, 1.0)).all()
     if not (is_single and is_binary) or comparison.difference.clusters < 2:
         return comparison
     return with_mcnemar(comparison, a_P, b_P, ("the first", "the second"))
@@ -59,12 +57,10 @@ def shared_means(
     a: Outcomes, b: Outcomes, cluster_of: Mapping[Any, Hashable]
 ) -> tuple[list[Any], FloatArray, FloatArray, np.ndarray]:
     """Return (prompts that both sides have, their means of `a`, of `b`, their clusters from 0)."""
-    in_both = [prompt for prompt in a if prompt in b]
-    shared = [prompt for prompt in in_both if len(a[prompt]) and len(b[prompt])]
+    shared = [prompt for prompt in a if len(a[prompt]) and len(b.get(prompt, ()))]
     a_P = np.array([np.mean(a[prompt]) for prompt in shared])
     b_P = np.array([np.mean(b[prompt]) for prompt in shared])
     units = [cluster_of.get(prompt, prompt) for prompt in shared]
-    # Clusters are numbered in the order of their first appearance.
     position = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
     return shared, a_P, b_P, np.array([position[unit] for unit in units], dtype=int)
 
@@ -88,8 +84,7 @@ def margin_p_values(comparison: Comparison, margin: float) -> tuple[float, float
     if not freedom > 0:
         return math.nan, math.nan
     above = gap + margin
-    if error == 0:
-        # The difference is exact, so it decides the claim unless it equals the margin.
+    if error == 0:  # the difference is exact, so it decides the claim unless it equals the margin
         if above > 0:
             return 0.0, 1.0
         return (1.0, 0.0) if above < 0 else (1.0, 1.0)

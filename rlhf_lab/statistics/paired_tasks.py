@@ -32,13 +32,7 @@ MOST_FLIPPED = 20
 
 @dataclass(frozen=True)
 class AgentComparison:
-    """Result of comparing two agents on the same tasks.
-
-    Attributes:
-        first, second: names of the agents; the difference is second − first.
-        comparison: difference with its test.
-        adjusted_p: p-value after Holm's adjustment over the family of tests.
-    """
+    """Comparison of two agents on the same tasks, second − first, with its p-value after Holm's adjustment."""
 
     first: str
     second: str
@@ -47,12 +41,7 @@ class AgentComparison:
 
 
 def compare_agents(outcomes: Mapping[str, Outcomes], template_of: Mapping[Any, Hashable]) -> list[AgentComparison]:
-    """Compare every pair of agents, as one family of tests.
-
-    Args:
-        outcomes: agent → task → its scored attempts.
-        template_of: task → template; a task without an entry is a unit of its own.
-    """
+    """Compare every pair of agents, as one family of tests; a task without a template is a unit of its own."""
     pairs = list(combinations(outcomes, 2))
     comparisons = [paired_by_task(outcomes[first], outcomes[second], template_of) for first, second in pairs]
     adjusted = holm([comparison.p_value for comparison in comparisons])
@@ -74,11 +63,8 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
     # If all of a few differences are equal, their standard deviation is 0, but the next task may well differ.
     min_sd_T = min_sd_of_outcomes(b_T, a_T) if is_binary and is_constant else None
     comparison = paired_difference(b_T, a_T, unit_T, min_sd_N=min_sd_T)
-    # If no two tasks share a template, the tasks are independent pairs.
-    if templates == len(shared):
-        a_shared = {task: a[task] for task in shared}
-        b_shared = {task: b[task] for task in shared}
-        exact = paired_by_prompt(a_shared, b_shared)
+    if templates == len(shared):  # the tasks are independent pairs
+        exact = paired_by_prompt(a, b)
         if "McNemar" in exact.test:
             comparison = dataclasses.replace(comparison, p_value=exact.p_value, test=exact.test)
             return _with_exact_effect(comparison, a, b, shared)
@@ -110,8 +96,7 @@ def sign_flip_exact(differences_G: FloatArray) -> float:
         raise NumericError(
             f"the exact test allows at most {MOST_FLIPPED} differences, not {len(differences_G)}; use the t test"
         )
-    sums = np.zeros(1)
-    # Each difference doubles the list, which finally contains all 2^G signed sums.
+    sums = np.zeros(1)  # finally all 2^G signed sums
     for difference in differences_G:
         sums = np.concatenate([sums + difference, sums - difference])
     observed = abs(float(np.sum(differences_G)))
@@ -127,10 +112,7 @@ def mcnemar_power(n: int, gain: float, loss: float) -> float:
     (gain + loss)) of them. The test rejects if c or d − c is at most k_d, the maximum k with
     2·P(Binomial(d, ½) ≤ k) ≤ α = 1 − LEVEL.
 
-    Args:
-        n: number of tasks.
-        gain: probability that only the second agent solves a task.
-        loss: probability that only the first agent solves a task.
+    `gain` is the probability that only the second agent solves a task, `loss` that only the first one does.
     """
     discordant = gain + loss
     if n < 1 or gain < 0 or loss < 0 or discordant > 1 + 1e-12:
@@ -159,7 +141,6 @@ def mcnemar_detectable(n: int, loss: float = 0.0) -> float:
     The best case is `loss` = 0: the second agent solves every task that the first solves. inf if no difference is
     large enough.
     """
-    # The two fractions of tasks cannot add up to more than 1.
     largest = 1.0 - loss
     if n < 1 or largest <= loss or mcnemar_power(n, largest, loss) < POWER:
         return math.inf

@@ -20,9 +20,6 @@ def cross_fitted(features_NH: FloatArray, target_NA: FloatArray, clusters_N: np.
     generalised cross-validation.
 
     Args:
-        features_NH: features of each row.
-        target_NA: targets of each row.
-        clusters_N: cluster of each row.
         folds: number of folds; at most one per cluster.
     """
     _, cluster_N = np.unique(clusters_N, return_inverse=True)
@@ -38,7 +35,6 @@ def cross_fitted(features_NH: FloatArray, target_NA: FloatArray, clusters_N: np.
 
 
 def _ridge(features_NH: FloatArray, target_NA: FloatArray, new_MH: FloatArray) -> FloatArray:
-    """Return the predictions for new rows, (M, A)."""
     mean_H, mean_A = features_NH.mean(axis=0), target_NA.mean(axis=0)
     sd_H = features_NH.std(axis=0)
     sd_H[sd_H == 0] = 1.0  # a constant feature is 0 after centring

@@ -25,12 +25,9 @@ MIN_UNITS = 5
 
 @dataclass(frozen=True)
 class CorrelationDifference:
-    """Difference of two correlations with the same outcome.
+    """Correlations of two predictors with the same outcome, and the difference |first| − |second|.
 
-    Attributes:
-        first, second: the two correlations, over the units that have all three numbers.
-        difference: |first| − |second| with its interval. The sign of the second one does not matter, so that a
-            predictor is compared with the most that its rival explains.
+    The sign of the second one does not matter: a predictor is compared with the most that its rival explains.
     """
 
     first: Estimate
@@ -45,13 +42,12 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, strata: ArrayLike) -> Estimate:
     with fewer than `MIN_UNITS` others, are left out. ρ is NaN if no stratum is left or a number does not vary.
 
     Args:
-        x, y: numbers of the units, (N,); NaN is unknown.
-        strata: stratum of each unit, (N,).
+        x, y, strata: numbers of the units, NaN if unknown, and their strata, (N,).
     """
-    columns_2n, stratum_n = _complete([x, y], strata)
+    (x_n, y_n), stratum_n = _complete([x, y], strata)
     rows_Dn = _resamples(stratum_n)
-    value = _pooled(columns_2n[0], columns_2n[1], stratum_n)
-    draws_D = _pooled(columns_2n[0][rows_Dn], columns_2n[1][rows_Dn], stratum_n)
+    value = _pooled(x_n, y_n, stratum_n)
+    draws_D = _pooled(x_n[rows_Dn], y_n[rows_Dn], stratum_n)
     used = len(stratum_n)
     return bootstrap_estimate(float(value), draws_D, n=used, clusters=used, unscored=len(floats(x)) - used, tail=TAIL)
 
@@ -59,16 +55,10 @@ def rank_correlation(x: ArrayLike, y: ArrayLike, strata: ArrayLike) -> Estimate:
 def compare_predictors(
     first: ArrayLike, second: ArrayLike, outcome: ArrayLike, strata: ArrayLike
 ) -> CorrelationDifference:
-    """Compare how strongly two predictors are correlated with an outcome, over the same units and resamples.
-
-    Args:
-        first, second, outcome: numbers of the units, (N,); NaN is unknown.
-        strata: stratum of each unit, (N,).
-    """
+    """Compare how strongly two predictors are correlated with an outcome, over the same units and resamples."""
     (first_n, second_n, outcome_n), stratum_n = _complete([first, second, outcome], strata)
     used = len(stratum_n)
     counts = {"n": used, "clusters": used, "unscored": len(floats(first)) - used}
-    # Both correlations use the same resamples, so that their difference has no more noise than necessary.
     rows_Dn = _resamples(stratum_n)
     first_value = float(_pooled(first_n, outcome_n, stratum_n))
     second_value = float(_pooled(second_n, outcome_n, stratum_n))

@@ -1,7 +1,6 @@
-"""Pass@k and majority vote of k, computed exactly over all subsets of k of n samples per prompt.
+"""Several samples per prompt: pass@k and the majority vote of k, exact over all subsets of k of n, and a balance score.
 
-Both estimates are unbiased and need no random draws. Counts of subsets are Python integers, so that nothing overflows
-and no precision is lost in between.
+The first two are unbiased and need no random draws. Counts of subsets are Python integers, so that nothing overflows.
 """
 
 from __future__ import annotations
@@ -67,45 +66,34 @@ def majority_at_k(answers: Sequence[Hashable | None], correct_N: ArrayLike, size
             f"a majority vote needs one outcome per answer, but got {correct_all.size} outcomes for {len(answers)} "
             "answers; give sequences of equal length"
         )
-    known = [i for i in range(len(answers)) if not np.isnan(correct_all[i])]
     correct_N = _outcomes(correct_all)
     _check_sizes(sizes)
-    voters = [answers[i] for i in known]
+    voters = [answer for answer, outcome in zip(answers, correct_all, strict=True) if not np.isnan(outcome)]
     votes = Counter(answer for answer in voters if answer is not None)
-    # Number of samples without an answer.
     silent = len(voters) - sum(votes.values())
-    right: dict[Hashable, float] = {}
+    right = {}
     for answer in votes:
-        outcomes = [correct_N[i] for i, voter in enumerate(voters) if voter == answer]
-        right[answer] = float(np.mean(outcomes))
-    values = []
-    for k in sizes:
-        if k > len(voters):
-            values.append(np.nan)
-            continue
+        right[answer] = float(np.mean([correct_N[i] for i, voter in enumerate(voters) if voter == answer]))
+
+    def probability(k: int) -> float:
         subsets = comb(len(voters), k)
-        contributions = []
-        for answer in votes:
-            if right[answer]:  # wrong answers add nothing, so their subsets need not be counted
-                fraction = _winning_subsets(votes, answer, silent, k) / subsets
-                contributions.append(right[answer] * float(fraction))
-        values.append(sum(contributions))
-    return np.array(values, dtype=np.float64)
+        # Wrong answers add nothing, so their subsets need not be counted.
+        winning = {answer: _winning_subsets(votes, answer, silent, k) for answer in votes if right[answer]}
+        return sum(right[answer] * float(count / subsets) for answer, count in winning.items())
+
+    return np.array([probability(k) if k <= len(voters) else np.nan for k in sizes], dtype=np.float64)
 
 
 def _winning_subsets(votes: Counter[Hashable], answer: Hashable, silent: int, k: int) -> Fraction:
     """Count subsets of k samples in which this answer wins; one in which t others tie with it counts 1/(t + 1)."""
     total = Fraction(0)
     others = [count for other, count in votes.items() if other != answer]
-    # Sum over the number of votes that this answer has in the subset.
-    for own in range(1, min(votes[answer], k) + 1):
+    for own in range(1, min(votes[answer], k) + 1):  # votes that this answer has in the subset
         # ways[ties][size]: number of choices of `size` samples from the others, `ties` of them with `own` votes
         ways = {0: [comb(silent, size) for size in range(k - own + 1)]}
         for count in others:
             ways = _with_answer(ways, count, own)
-        winning = [Fraction(sizes[k - own], ties + 1) for ties, sizes in ways.items()]
-        subsets = sum(winning)
-        total += comb(votes[answer], own) * subsets
+        total += comb(votes[answer], own) * sum(Fraction(sizes[k - own], ties + 1) for ties, sizes in ways.items())
     return total
 
 
@@ -134,6 +122,20 @@ def _outcomes(correct_N: ArrayLike) -> FloatArray:
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:
-    """Raise NumericError for a size below 1."""
     if min(sizes, default=1) < 1:
         raise NumericError(f"k = {min(sizes)} samples per prompt is not possible; k must be at least 1")
+
+
+def balance_score(right: Sequence[int], selected: Sequence[int], target: int) -> float:
+    """Return B-STaR's balance score (arXiv:2412.17256): the mean over prompts of min(right/target, 1) · right/selected.
+
+    The first factor is exploration, enough right solutions to learn from; the second is exploitation, the fraction of
+    the selection that is right. A prompt without a selected solution counts 0.
+
+    Args:
+        right: number of distinct right solutions among the selected ones of each prompt.
+        selected: number of distinct selected solutions of each prompt.
+        target: number of distinct right solutions per prompt that is enough.
+    """
+    pairs = zip(right, selected, strict=True)
+    return float(np.mean([min(found / target, 1.0) * found / chosen if chosen else 0.0 for found, chosen in pairs]))

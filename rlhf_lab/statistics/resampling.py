@@ -55,5 +55,5 @@ def bootstrap_estimate(
         return Estimate(value, -math.inf, math.inf, n, clusters, unscored=unscored)
     cut_off = expanded_tail(clusters) if tail is None else tail
     low, high = (float(bound) for bound in np.quantile(drawn, (cut_off, 1 - cut_off)))
-    # Percentiles need not contain the value, but `Estimate` requires the mean inside its interval.
+    # `Estimate` requires the mean inside its interval.
     return Estimate(value, min(low, value), max(high, value), n, clusters, unscored=unscored)

@@ -74,11 +74,8 @@ def best_of_credit(scores_K: ArrayLike) -> float:
     It gets 1 if it alone has the maximum score, 1/m if m completions share the maximum, else 0.
     """
     scores_K = floats(scores_K)
-    # The right completion is the first one.
     top = scores_K.max()
-    if scores_K[0] != top:
-        return 0.0
-    return float(1 / np.sum(scores_K == top))
+    return float(1 / np.sum(scores_K == top)) if scores_K[0] == top else 0.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class TiesPrompt:
     Attributes:
         number: id of the question; a reference and a tied prompt with the same id belong together.
         tied: True if the prompt has several right answers; a reference prompt has one.
-        right_K, wrong_K: scores of the right and of the wrong completions.
+        right_K, wrong_K: scores of the completions.
     """
 
     number: int
@@ -127,18 +124,14 @@ def ties_score(prompts: Sequence[TiesPrompt]) -> float:
     """
     tied = {prompt.number: prompt for prompt in prompts if prompt.tied}
     reference = {prompt.number: prompt for prompt in prompts if not prompt.tied}
-    # The last three terms compare the two prompts of a question, so both must be present.
     questions = sorted(set(tied) & set(reference))
     if not questions:
         raise NumericError("Ties needs questions with both a tied and a reference prompt; no question here has both")
-    # With a single right answer the range would be 0 by construction.
-    if any(len(tied[number].right_K) < 2 for number in questions):
+    if any(len(tied[number].right_K) < 2 for number in questions):  # the range would be 0 by construction
         raise NumericError("a tied prompt needs at least 2 right answers; one of these prompts has fewer")
-    # One entry per question, in the same order in all arrays.
     spread_Q = np.array([tied[number].spread for number in questions])
     tied_gap_Q = np.array([tied[number].gap for number in questions])
-    reference_gaps = [reference[number].gap for number in questions]
-    smaller_gap_Q = np.minimum(reference_gaps, tied_gap_Q)
+    smaller_gap_Q = np.minimum([reference[number].gap for number in questions], tied_gap_Q)
     # A range of 0 divides by 0; tanh maps the infinity to ±1, and 0/0 counts 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         margin_Q = np.nan_to_num(np.tanh(smaller_gap_Q / spread_Q - 1), nan=0.0)
@@ -155,13 +148,7 @@ def ties_score(prompts: Sequence[TiesPrompt]) -> float:
 
 @dataclass(frozen=True)
 class MathGroup:
-    """Result of one RewardMATH problem.
-
-    Attributes:
-        wins: True if the right solution scores above every wrong one.
-        wins_or_ties: True if no wrong solution scores above the right one.
-        reciprocal_rank: 1 / rank of the right solution among all.
-    """
+    """Result of one RewardMATH problem: whether the right solution beats (or ties with) all others, and its rank."""
 
     wins: bool
     wins_or_ties: bool
@@ -171,20 +158,13 @@ class MathGroup:
 def rewardmath_group(right_K: ArrayLike, wrong_K: ArrayLike) -> MathGroup:
     """Score one RewardMATH problem: one right solution against nine wrong ones; ties rank the wrong one first."""
     right_K, wrong_K = floats(right_K), floats(wrong_K)
-    # The right solution must beat the best wrong one.
-    best_wrong = wrong_K.max()
-    # A tied wrong solution is ranked before the right one.
     rank = 1 + int(np.sum(wrong_K >= right_K.max()))
-    return MathGroup(
-        wins=bool(right_K.min() > best_wrong),
-        wins_or_ties=bool(right_K.min() >= best_wrong),
-        reciprocal_rank=1 / rank,
-    )
+    worst_right, best_wrong = right_K.min(), wrong_K.max()
+    return MathGroup(bool(worst_right > best_wrong), bool(worst_right >= best_wrong), 1 / rank)
 
 
 def first_error(scores_T: ArrayLike, threshold: float = 0.5) -> int:
     """Return the ProcessBench prediction: index of the first step that scores below `threshold`; −1 for none."""
-    # The first step below the threshold is the prediction.
     wrong_steps = np.flatnonzero(floats(scores_T) < threshold)
     return int(wrong_steps[0]) if wrong_steps.size else NO_ERROR
 
@@ -222,13 +202,8 @@ def processbench_f1(predictions: Sequence[int | None], labels: Sequence[int]) ->
         raise NumericError(
             f"got {len(predictions)} predictions and {len(labels)} labels; give one of each per solution"
         )
-    hits_with_error: list[bool] = []
-    hits_without_error: list[bool] = []
+    hits: dict[bool, list[bool]] = {True: [], False: []}  # by whether the solution has a wrong step
     for prediction, label in zip(predictions, labels, strict=True):
-        hits = hits_without_error if label == NO_ERROR else hits_with_error
-        hits.append(prediction == label)
-    return ProcessBench(error=_fraction(hits_with_error), correct=_fraction(hits_without_error))
-
-
-def _fraction(hits: Sequence[bool]) -> float:
-    return sum(hits) / len(hits) if hits else math.nan
+        hits[label != NO_ERROR].append(prediction == label)
+    error, correct = (sum(found) / len(found) if found else math.nan for found in hits.values())
+    return ProcessBench(error, correct)

@@ -76,8 +76,7 @@ class Looks:
     """Mean difference at every look.
 
     Attributes:
-        mean_L: (…, L) mean over the independent differences so far.
-        error_L: (…, L) its standard error, ≥ 0.
+        mean_L, error_L: (…, L) mean over the independent differences so far, and its standard error ≥ 0.
         count_L: (…, L) or (L,) number of differences; it must not fall from look to look.
     """
 
@@ -117,11 +116,7 @@ def one_sided_p(looks: Looks, shift: float = 0.0) -> FloatArray:
     A mean without error is exact: p is 0 if it is larger, else 1. Looks at fewer than `FIRST` differences, or at more
     than `LAST`, test nothing.
     """
-    gap_L = looks.mean_L - shift
-    with np.errstate(divide="ignore", invalid="ignore"):
-        exact_L = np.where(gap_L > 0, np.inf, -np.inf)
-        t_L = np.where(looks.error_L > 0, gap_L / looks.error_L, exact_L)
-    return level_of(_smallest_p(t_L, looks.count_L))
+    return level_of(_smallest_p(looks.mean_L - shift, looks))
 
 
 def difference_p(looks: Looks) -> FloatArray:
@@ -129,16 +124,15 @@ def difference_p(looks: Looks) -> FloatArray:
 
     Twice the smaller p-value of the two directions, which at every look is that of the direction of the mean.
     """
+    return np.minimum(1.0, 2 * level_of(_smallest_p(np.abs(looks.mean_L), looks)))
+
+
+def _smallest_p(gap_L: FloatArray, looks: Looks) -> FloatArray:
+    """Return q, the smallest weighted one-sided p-value of a gap above 0 up to each look, (…, L)."""
+    count_L = looks.count_L
     with np.errstate(divide="ignore", invalid="ignore"):
-        t_L = np.abs(looks.mean_L) / looks.error_L
-    exact_L = np.where(np.abs(looks.mean_L) > 0, np.inf, -np.inf)  # a mean without error
-    t_L = np.where(looks.error_L > 0, t_L, exact_L)
-    return np.minimum(1.0, 2 * level_of(_smallest_p(t_L, looks.count_L)))
-
-
-def _smallest_p(t_L: FloatArray, count_L: FloatArray) -> FloatArray:
-    """Return q, the smallest weighted one-sided p-value up to each look, (…, L)."""
-    with np.errstate(invalid="ignore"):
+        exact_L = np.where(gap_L > 0, np.inf, -np.inf)  # of a mean without error
+        t_L = np.where(looks.error_L > 0, gap_L / looks.error_L, exact_L)
         p_L = stdtr(count_L - 1, -t_L) / _weight(count_L)
     tested_L = (count_L >= FIRST) & (count_L <= LAST) & ~np.isnan(p_L)
     return np.minimum.accumulate(np.where(tested_L, p_L, np.inf), axis=-1)
@@ -211,8 +205,7 @@ def level_of(smallest: ArrayLike) -> FloatArray:
     q = np.asarray(smallest, dtype=np.float64)
     bound = np.minimum(_BONFERRONI * q, _LEVELS[0])
     with np.errstate(divide="ignore"):
-        log_level = np.interp(np.log(q), np.log(_QUANTILES), np.log(_LEVELS))
-        inside = np.exp(log_level)
+        inside = np.exp(np.interp(np.log(q), np.log(_QUANTILES), np.log(_LEVELS)))
     return np.where(q < _QUANTILES[0], bound, inside)
 
 
@@ -220,8 +213,7 @@ def boundary_of(level: float) -> float:
     """Return the smallest weighted p-value whose sequential p-value is `level`, which the table must contain."""
     if not _LEVELS[0] <= level <= 1:
         raise NumericError(f"level {level:g} is outside the table, which begins at {_LEVELS[0]:g}; use a larger level")
-    log_boundary = np.interp(np.log(level), np.log(_LEVELS), np.log(_QUANTILES))
-    return float(np.exp(log_boundary))
+    return float(np.exp(np.interp(np.log(level), np.log(_LEVELS), np.log(_QUANTILES))))
 
 
 def _weight(count: FloatArray) -> FloatArray:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from rlhf_lab.core.types import BoolArray, FloatArray
 from rlhf_lab.statistics.estimates import Estimate, cluster_labels, floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
-from rlhf_lab.statistics.reward_bench import NO_ERROR, first_error, processbench_f1
+from rlhf_lab.statistics.reward_bench import NO_ERROR, ProcessBench, first_error, processbench_f1
 
 THRESHOLDS = 200
 """Number of candidate thresholds, at quantiles of a judge's probabilities."""
@@ -34,11 +34,8 @@ def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters
 
     Args:
         predicted_N, truth_N: (N,) index of the first wrong step, `NO_ERROR` for none.
-        clusters_N: (N,) prompt of each solution.
     """
-    predicted = np.asarray(predicted_N)
-    truth = np.asarray(truth_N)
-    clusters = cluster_labels(clusters_N)
+    predicted, truth, clusters = np.asarray(predicted_N), np.asarray(truth_N), cluster_labels(clusters_N)
     rows = len(truth)
     hit = (predicted == truth).astype(float)
     has_error = truth != NO_ERROR
@@ -52,34 +49,19 @@ def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters
         correct_slope = 2 * scores.error**2 / total**2
         error_gap = (hit - scores.error) * rows / has_error.sum()
         correct_gap = (hit - scores.correct) * rows / (~has_error).sum()
-        error_influence = np.where(has_error, error_gap, 0.0)
-        correct_influence = np.where(~has_error, correct_gap, 0.0)
-        change_N = error_slope * error_influence + correct_slope * correct_influence
+        change_N = np.where(has_error, error_slope * error_gap, correct_slope * correct_gap)
         f1 = clustered_mean(scores.f1 + change_N, clusters).within(0.0, 1.0)
     else:  # both accuracies are 0, or one is unknown
         f1 = clustered_mean(np.full(rows, scores.f1), clusters)
-    return {
-        "error": error,
-        "correct": correct,
-        "f1": _bounded_by_fractions(f1, error, correct),
-    }
+    return {"error": error, "correct": correct, "f1": _bounded_by_fractions(f1, error, correct)}
 
 
 def _bounded_by_fractions(f1: Estimate, error: Estimate, correct: Estimate) -> Estimate:
-    """Return F1 with a usable interval even if all rows agree and no variance is observed.
-
-    F1 increases in both accuracies, so their intervals bound it.
-    """
-    # Only an interval of width 0 is replaced.
+    """Replace an interval of width 0 (all rows agree) by that of the accuracies: F1 increases in both."""
     if not f1.n or f1.low < f1.high:
         return f1
-    low = _harmonic_mean(error.low, correct.low)
-    high = _harmonic_mean(error.high, correct.high)
+    low, high = ProcessBench(error.low, correct.low).f1, ProcessBench(error.high, correct.high).f1
     return replace(f1, low=min(f1.low, low), high=max(f1.high, high))
-
-
-def _harmonic_mean(a: float, b: float) -> float:
-    return 2 * a * b / (a + b) if a + b > 0 else 0.0
 
 
 def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
@@ -88,23 +70,16 @@ def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> 
     The influence of a row is its placement among the rows of the other kind (DeLong et al. 1988); a cluster may contain
     both kinds. NaN with only one kind. If the two kinds do not overlap at all, the interval is [0, 1].
     """
-    scores = floats(scores_N)
-    positive = np.asarray(positive_N, dtype=bool)
-    clusters = cluster_labels(clusters_N)
-    # With sorted scores, a binary search replaces the comparison of all pairs.
-    positives = np.sort(scores[positive])
-    negatives = np.sort(scores[~positive])
+    scores, positive, clusters = floats(scores_N), np.asarray(positive_N, dtype=bool), cluster_labels(clusters_N)
+    positives, negatives = np.sort(scores[positive]), np.sort(scores[~positive])
     if not positives.size or not negatives.size:
         return Estimate(float("nan"), -np.inf, np.inf, 0, 0)
     above_negatives_N = _fraction_below(negatives, scores)
     below_positives_N = 1 - _fraction_below(positives, scores)
     area = float(above_negatives_N[positive].mean())
     rows = len(scores)
-    # Each influence is scaled by rows / rows of its kind, so that the mean over all rows is the mean of both parts.
     influence_N = np.where(
-        positive,
-        (above_negatives_N - area) * rows / positives.size,
-        (below_positives_N - area) * rows / negatives.size,
+        positive, (above_negatives_N - area) * rows / positives.size, (below_positives_N - area) * rows / negatives.size
     )
     if not influence_N.any():  # kinds that do not overlap have an observed variance of 0
         return Estimate(area, 0.0, 1.0, rows, len(np.unique(clusters)))
@@ -118,8 +93,7 @@ def cross_fitted(
 
     Args:
         half_N: True for the rows of one half; no prompt is in both halves.
-        choose: function from the mask of the rows it may use to a threshold.
-        apply: function from (row, threshold) to the value.
+        choose, apply: functions from the mask of usable rows to a threshold, and from (row, threshold) to the value.
     """
     half = np.asarray(half_N, dtype=bool)
     # chosen on the other half: a threshold fits the rows that it was chosen on better than new ones
@@ -192,9 +166,7 @@ def best_threshold(steps_N: Sequence[FloatArray], truth_N: ArrayLike) -> float:
         return processbench_f1(predictions, truth).f1
 
     scores = [f1_at(threshold) for threshold in candidates]
-    if np.isnan(scores).all():
-        return 0.5
-    return float(candidates[int(np.nanargmax(scores))])
+    return 0.5 if np.isnan(scores).all() else float(candidates[int(np.nanargmax(scores))])
 
 
 def vote_of_n(
@@ -212,12 +184,9 @@ def vote_of_n(
     subset without any answer is wrong.
 
     Args:
-        answers: answer per sample; None for a sample without one.
-        correct: 1 for a right answer, 0 for a wrong one.
-        weights: weight of each sample's vote.
+        answers, correct, weights: answer (or None) of each sample, 1 if it is right, and the weight of its vote.
         n: size of the subsets.
         draws: number of random subsets.
-        rng: generator of the subsets.
     """
     if n >= len(answers):
         draws = 1  # the only subset is the full set
@@ -225,7 +194,6 @@ def vote_of_n(
     for _ in range(draws):
         weight_of: dict[str, float] = {}
         correct_of: dict[str, float] = {}
-        # Add up the weights of each answer in one random subset.
         for i in rng.choice(len(answers), n, replace=False):
             answer = answers[i]
             if answer is not None:

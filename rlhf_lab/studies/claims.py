@@ -55,7 +55,6 @@ def panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
 
 
 def without_seeds(study: Study, seeds: Collection[int]) -> Study:
-    """Return a study without the jobs with these seeds."""
     if not seeds:
         return study
     column = "seed" if "seed" in study.frame else RUN_SEED

@@ -33,9 +33,7 @@ class CorrelationVerdict:
 
     Attributes:
         metric, outcome: the two metrics.
-        claim: the claim in words.
-        verdict: `confirmed`, `not confirmed`, `not distinguishable`, `not tested` or `written after the look`.
-        sentence: the verdict in words, with the numbers behind it.
+        claim, sentence: the claim, and the verdict with its numbers, in words.
         pooled: Spearman's ρ within panels.
         panels: label of each panel → its ρ; empty without `by`.
         rival: the comparison with the other predictor; None if the claim has none.
@@ -56,7 +54,6 @@ class CorrelationVerdict:
 
 
 def correlations_of(study: Study) -> list[CorrelationVerdict]:
-    """Return the verdict on every correlation that the study claims, in its order."""
     return [_judge(study, claim) for claim in study.correlations]
 
 
@@ -74,7 +71,6 @@ def units_of(study: Study, metrics: list[str]) -> pd.DataFrame:
 
 
 def _judge(study: Study, claim: Mapping[str, Any]) -> CorrelationVerdict:
-    """Compute one correlation and compare it with the minimum sizes that the claim states."""
     metric, outcome, rival = claim["metric"], claim["outcome"], claim.get("stronger_than")
     seen = seen_seeds(study, claim)
     units = units_of(without_seeds(study, seen), [metric, outcome, *([rival] if rival else [])])
@@ -136,21 +132,19 @@ def _sentence(
     rival: CorrelationDifference | None,
     notes: str,
 ) -> str:
-    """Return a verdict with its numbers as a sentence."""
-    start = {CONFIRMED: "Confirmed", REFUTED: "Not confirmed", UNCLEAR: "Undecided", UNTESTED: "Not tested"}
     if verdict == UNTESTED:
         needed = f"fewer than {MIN_UNITS} settings have all metrics"
-        return f"{start[UNTESTED]}, because {needed} or a metric does not vary: {words}."
+        return f"Not tested, because {needed} or a metric does not vary: {words}."
+    start = {CONFIRMED: "Confirmed", REFUTED: "Not confirmed", UNCLEAR: "Undecided"}[verdict]
     numbers = f"ρ = {compact(pooled)} over {pooled.n} settings"
     if panels:
         numbers += f" ({', '.join(f'{label} {compact(rho)}' for label, rho in panels.items())})"
     if rival is not None:
         numbers += f"; |ρ| − |ρ| of the other {compact(rival.difference)}"
-    return f"{start[verdict]}: {words}: {numbers}{notes}."
+    return f"{start}: {words}: {numbers}{notes}."
 
 
 def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
-    """Return a verdict as text, in the order of `HEADINGS`."""
     if verdict.verdict == AFTER_LOOK:
         return (verdict.claim, verdict.verdict, "0", verdict.notes, "")
     panels = "; ".join(f"{label}: {compact(rho)}" for label, rho in verdict.panels.items())
@@ -158,12 +152,10 @@ def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
 
 
 def correlation_conclusion(study: Study) -> str:
-    """Return one sentence per claimed correlation; empty without any."""
     return " ".join(verdict.sentence for verdict in correlations_of(study))
 
 
 def correlation_title(verdict: CorrelationVerdict) -> str:
-    """Return the title of a claimed correlation."""
     return f"{metric_title(verdict.metric)} and {metric_title(verdict.outcome)}"
 
 
@@ -176,6 +168,5 @@ NOTE = (
 
 
 def correlation_markdown(study: Study) -> str:
-    """Return the section of `table.md`; empty if the study claims no correlation."""
     rows = map(correlation_cells, correlations_of(study))
     return markdown_section("Correlations over settings", NOTE, HEADINGS, rows, "llrrl")

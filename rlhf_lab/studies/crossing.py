@@ -28,9 +28,7 @@ class LevelCrossing:
     """Difference of a level from the baseline at each position, and the position at which it changes its sign.
 
     Attributes:
-        level: the level.
         unit: unit of the positions, in plural.
-        positions: the positions.
         differences: difference from the baseline at each position; None without a pair of runs.
         crossing: the crossing; None if a position has no difference.
         lower_is_better: True if the side with lower values is ahead.
@@ -57,21 +55,18 @@ def _level_crossing(study: Study, plan: Mapping[str, Any], level: str) -> LevelC
     for name in plan["metrics"]:
         pairs = paired_jobs(study, name, level)
         columns.append((pairs["a"] - pairs["b"]).to_numpy(dtype=float))
-    complete = all(difference is not None for difference in differences)
     crossing = None
-    if complete:
+    errors = [difference.standard_error for difference in differences if difference is not None]
+    if len(errors) == len(differences):
         difference_SK = np.array(columns).T
         scored_S = np.isfinite(difference_SK).all(axis=1)
-        # The floor of the study's own tests also holds here.
-        errors = [difference.standard_error for difference in differences if difference is not None]
-        if scored_S.any():
+        if scored_S.any():  # the floor of the study's own tests also holds here
             crossing = find_crossing(plan["at"], difference_SK[scored_S], min_error_K=np.nan_to_num(errors))
     lower_is_better = metric(plan["metrics"][0]).better == "lower"
     return LevelCrossing(level, plan["unit"], tuple(map(float, plan["at"])), differences, crossing, lower_is_better)
 
 
 def crossing_conclusion(study: Study) -> str:
-    """Return one sentence per crossing; empty if the study requests none."""
     return " ".join(_sentence(study, row) for row in crossings_of(study) if row.crossing is not None)
 
 
@@ -94,7 +89,6 @@ def _sentence(study: Study, row: LevelCrossing) -> str:
 
 
 def interval_text(crossing: Crossing) -> str:
-    """Return the interval of a crossing in words."""
     if math.isnan(crossing.low):
         return "unknown (one seed)" if crossing.seeds < 2 else "empty"
     low = "below the first position" if math.isinf(crossing.low) else compact(crossing.low)
@@ -103,7 +97,6 @@ def interval_text(crossing: Crossing) -> str:
 
 
 def crossing_markdown(study: Study) -> str:
-    """Return the sections of `table.md` about crossings; empty if the study requests none."""
     sections = []
     for row in crossings_of(study):
         shown = ["–" if comparison is None else signed(comparison.difference) for comparison in row.differences]

@@ -67,7 +67,6 @@ class LevelCurve:
 
 
 def level_curves(study: Study) -> list[LevelCurve]:
-    """Return points and fits of every level that has evaluated policies."""
     curves = []
     for level in study.levels:
         points = _gain_points(study, level)
@@ -86,7 +85,6 @@ def _gain_points(study: Study, level: str) -> pd.DataFrame:
     if rows.empty or "kl" not in rows:
         return pd.DataFrame()
     points_of_runs = []
-    # Gains are relative to the first policy of the same run, so runs are processed one by one.
     for _, run in rows[rows["level"] == level].groupby("index"):
         first = run[run["position"] == 0]
         later = run[run["position"] > 0]
@@ -96,13 +94,10 @@ def _gain_points(study: Study, level: str) -> pd.DataFrame:
             has_start = metric in run and len(first)
             points[metric] = later[metric] - first[metric].iloc[0] if has_start else math.nan
         points_of_runs.append(points)
-    if not points_of_runs:
-        return pd.DataFrame()
-    return pd.concat(points_of_runs, ignore_index=True).dropna(subset="d")
+    return pd.concat(points_of_runs, ignore_index=True).dropna(subset="d") if points_of_runs else pd.DataFrame()
 
 
 def _curve_form(study: Study, level: str) -> Form:
-    """Return the form of a level's curve, which the algorithm of its first run determines."""
     completed = study.completed
     for run in completed.loc[completed["level"] == level, "run"]:
         file = Path(run) / "config.yaml"
@@ -175,7 +170,6 @@ def _on_ratio_scale(value: Estimate) -> str:
 
 
 def curve_conclusion(study: Study) -> str:
-    """Return one sentence per level: the KL at which gold has its maximum, or the KL up to which it has none."""
     if study.curves != NAME:
         return ""
     if not study.has_gold:
@@ -184,7 +178,7 @@ def curve_conclusion(study: Study) -> str:
 
 
 def _level_sentence(curve: LevelCurve) -> str:
-    """Return the sentence of one level."""
+    """Return the KL at which gold has its maximum, or the KL up to which it has none."""
     if curve.gold is None:
         return f"No curve is fitted with {curve.level}: {curve.problem}."
     fits = curve.gold.fits
@@ -197,11 +191,9 @@ def _level_sentence(curve: LevelCurve) -> str:
         return f"Gold with {curve.level} falls from the start.{doubt}"
     if not turned and not falling:
         observed_kl = compact(min(fit.d_max for fit in fits) ** 2)  # d = √KL; the range that every seed covers
-        beyond = [fit for fit in fits if fit.position == "beyond"]
-        extrapolation = ""
-        if beyond:
-            extrapolation = f"; {len(beyond)} of {len(fits)} fitted curves turn farther out, which is extrapolation"
-        return f"No turn of gold is seen with {curve.level} up to KL {observed_kl}{extrapolation}."
+        beyond = sum(fit.position == "beyond" for fit in fits)
+        farther = f"; {beyond} of {len(fits)} fitted curves turn farther out, which is extrapolation" if beyond else ""
+        return f"No turn of gold is seen with {curve.level} up to KL {observed_kl}{farther}."
     # The interval needs a maximum in every seed; otherwise only a geometric mean is reported.
     if len(turned) < len(fits) or over_seeds.peak_kl is None:
         parts = [f"falls from the start in {falling}"] if falling else []
@@ -209,7 +201,6 @@ def _level_sentence(curve: LevelCurve) -> str:
             geometric_mean_kl = math.exp(float(np.mean([2 * fit.log_peak for fit in turned])))
             parts.append(f"turns near KL {compact(geometric_mean_kl)} in {len(turned)}")
         return f"Gold with {curve.level} {' and '.join(parts)} of {len(fits)} seeds; no interval."
-    # β ≤ 0 means that the curve has no maximum.
     unsure = over_seeds.beta.bounded and over_seeds.beta.low <= 0
     doubt = " The interval of β contains 0, so a curve without a maximum also fits." if unsure else ""
     early = sum(fit.position == "before" for fit in fits)
@@ -218,7 +209,6 @@ def _level_sentence(curve: LevelCurve) -> str:
 
 
 def curve_markdown(study: Study) -> str:
-    """Return the over-optimisation section of `table.md`; empty if the study requests no curves."""
     curves = level_curves(study) if study.curves == NAME else []
     note = f"Figure: `{NAME}.svg`. {NOTE}"
     return markdown_section("Over-optimisation", note, HEADINGS, fit_rows(curves), "lllrrrrrr")

@@ -19,7 +19,7 @@ from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.pareto_front import pareto_conclusion
 from rlhf_lab.studies.rates import rate_conclusion
 from rlhf_lab.studies.replication import list_in_words
-from rlhf_lab.studies.table import LevelRow, MetricSection, build_sections, rich_table
+from rlhf_lab.studies.table import MetricSection, build_sections, rich_table
 from rlhf_lab.studies.verdict import ClaimVerdict, verdict_summary, verdicts
 
 SHOWN_CLAIMS = 4
@@ -28,7 +28,6 @@ EXPLORATORY = "This is exploratory: no claim is tested, and the 95 % intervals a
 
 
 def finding_blocks(study: Study) -> list[RenderableType]:
-    """Return a study for a terminal: its finding, the limits of it, and the table."""
     sections = build_sections(study)
     conclusion = write_conclusion(study, sections)
     return [Text(conclusion.sentence), Text(conclusion.caveat, style="dim"), rich_table(study, sections)]
@@ -55,7 +54,6 @@ def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:
 
 def _claim_sentences(rows: Sequence[ClaimVerdict]) -> list[str]:
     """Return the number of claims that hold, then each with its numbers, decided ones first; empty without claims."""
-    # Decided claims come first, because only SHOWN_CLAIMS of them are written out.
     shown = sorted(rows, key=lambda row: VERDICTS.index(row.verdict))[:SHOWN_CLAIMS]
     sentences = [verdict_summary(rows), *(row.sentence for row in shown)]
     not_shown = len(rows) - len(shown)
@@ -67,8 +65,7 @@ def _claim_sentences(rows: Sequence[ClaimVerdict]) -> list[str]:
 def _limit_sentences(study: Study) -> list[str]:
     """Return what the intervals cover, where gold comes from, and which jobs are missing."""
     sentences = [SMOKE_CAVEAT] if study.size == "smoke" else []
-    total = len(study.frame)
-    completed = len(study.completed)
+    total, completed = len(study.frame), len(study.completed)
     seeds = seeds_of(study)
     if len(seeds) < 2:
         sentences.append("One seed cannot tell a difference from noise between seeds: use three or more.")
@@ -90,26 +87,21 @@ def _limit_sentences(study: Study) -> list[str]:
 
 
 def looks_sentence(log: LookLog) -> str:
-    """Return sentences on the looks at a study with `until=decided`.
-
-    They say after how many seeds its claims were tested, why it stopped, and what its tests account for.
-    """
+    """Return when a study with `until=decided` was looked at, why it stopped, and what its tests account for."""
     counts = ", ".join(str(look.seeds) for look in log.looks)
     sentences = [f"The claims were looked at n = {counts}" if counts else "The claims were not looked at yet"]
     if log.stopped:
         sentences[0] += f"; {log.stopped}"
     if counts:
         sentences.append(
-            "Their tests and intervals hold at every look (the smallest one-sided t p-value so far, "
-            "calibrated; Holm at "
-            "every look; amounts on a log scale, rates on a logit scale); the other numbers do not account "
-            "for the looks"
+            "Their tests and intervals hold at every look (the smallest one-sided t p-value so far, calibrated; Holm "
+            "at every look; amounts on a log scale, rates on a logit scale); the other numbers do not account for the "
+            "looks"
         )
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
 def seeds_of(study: Study) -> list[int]:
-    """Return the seeds of the completed jobs; empty for a study that sets none."""
     return sorted(study.completed["seed"].astype(int).unique()) if "seed" in study.completed else []
 
 
@@ -117,7 +109,12 @@ def _section_sentences(study: Study, section: MetricSection) -> list[str]:
     """Return the values of one section, level by level, without tests: no claim was made about them."""
     rows = {row.level: row for row in section.rows}
     baseline = study.label(study.baseline)
-    sentences = [_baseline_sentence(rows.get(study.baseline), _metric_and_panel(study, section), baseline)]
+    phrase = metric_phrase(section.metric)
+    title = f"{phrase} ({study.panel_label(section.by)})" if section.by else phrase
+    row = rows.get(study.baseline)
+    sentences = [f"No {title} was scored with {baseline}, so nothing is compared with it."]
+    if row is not None and not math.isnan(row.mean.mean):
+        sentences = [f"{title[0].upper()}{title[1:]} is {compact(row.mean)} with {baseline}."]
     compared = [row for row in section.rows if row.level != study.baseline]
     paired = [row for row in compared if row.versus]
     scored = [row for row in paired if row.versus and row.versus.difference.clusters]
@@ -129,16 +126,3 @@ def _section_sentences(study: Study, section: MetricSection) -> list[str]:
     if without_pair := [study.label(row.level) for row in compared if row not in paired]:
         sentences.append(f"Not compared, because no seed is shared: {list_in_words(without_pair)}.")
     return sentences
-
-
-def _metric_and_panel(study: Study, section: MetricSection) -> str:
-    """Return the metric and, if the study has panels, the panel."""
-    phrase = metric_phrase(section.metric)
-    return f"{phrase} ({study.panel_label(section.by)})" if section.by else phrase
-
-
-def _baseline_sentence(row: LevelRow | None, title: str, baseline: str) -> str:
-    """Return the sentence with the baseline's own mean."""
-    if row is None or math.isnan(row.mean.mean):
-        return f"No {title} was scored with {baseline}, so nothing is compared with it."
-    return f"{title[0].upper()}{title[1:]} is {compact(row.mean)} with {baseline}."

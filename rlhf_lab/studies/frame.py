@@ -39,14 +39,10 @@ class Study:
 
     Attributes:
         path: the study directory.
-        recipe: name of the recipe.
-        command: command line that ran the study.
-        question: question of the recipe; may be empty.
-        hypothesis: expected answer, if the recipe states one.
+        question, hypothesis: question of the recipe, and expected answer.
         compare: override that is compared, e.g. "algorithm.buffer".
         baseline: level of `compare` that the others are compared with.
-        metrics: metrics to tabulate, the primary one first.
-        primary: metric that the question is about.
+        metrics: metrics to tabulate, the primary one, which the question is about, first.
         curves: kind of curves that the report adds, or None.
         by: another override; levels are compared within each of its values. "" compares over all jobs.
         predicts: claims that the numbers decide, as `sections.Prediction` in plain values.
@@ -60,10 +56,7 @@ class Study:
         replication: what differs between the study's seeds besides training.
         labels: swept key → labels of its values: a text with "{}", or value → text.
         arms: name of an arm → its settings, if the study compares arms.
-        fronts: pairs of metrics with a margin, as `study_settings.ParetoSettings` in plain values.
-        correlations: claimed correlations, as `study_settings.CorrelationSettings` in plain values.
-        rates: claimed rates, as `study_settings.RateSettings` in plain values.
-        crossings: metrics at growing positions, as `study_settings.CrossingSettings` in plain values.
+        fronts, correlations, rates, crossings: plain values of `ParetoSettings` and so on in `study_settings`.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         worlds: completed job → `StoredRun.world`.
         log: looks of a study that stops when its claims are decided; None for a study with a fixed list of seeds.
@@ -104,11 +97,9 @@ class Study:
 
     @property
     def has_gold(self) -> bool:
-        """True if some run has a gold reward."""
         return bool(self.gold_source)
 
     def label(self, level: str) -> str:
-        """Return the label of a level of the compared factor."""
         return self._label_of(self.compare, level)
 
     def panel_label(self, value: str) -> str:
@@ -136,7 +127,6 @@ class Study:
 
     @property
     def completed(self) -> pd.DataFrame:
-        """Jobs that have a result."""
         return self.frame[self.frame["status"] == COMPLETED]
 
     def panels(self) -> list[tuple[str, Study]]:
@@ -150,21 +140,11 @@ class Study:
             policies = self.policies
             if len(policies):
                 policies = policies[policies["index"].isin(frame["index"])]
-            panels.append(
-                (
-                    value,
-                    dataclasses.replace(
-                        self,
-                        frame=frame,
-                        policies=policies,
-                    ),
-                )
-            )
+            panels.append((value, dataclasses.replace(self, frame=frame, policies=policies)))
         return panels
 
     @property
     def incomplete(self) -> pd.DataFrame:
-        """Jobs that failed, were interrupted or never ran."""
         return self.frame[self.frame["status"] != COMPLETED]
 
     @property
@@ -174,7 +154,6 @@ class Study:
 
 
 def is_study(directory: Path) -> bool:
-    """Return True if the directory holds a study."""
     return (directory / "study.json").is_file()
 
 
@@ -185,13 +164,11 @@ def read_study(directory: Path | str) -> Study:
     compare = str(plan["compare"])
     metrics = [str(name) for name in plan["metrics"]]
     primary = str(plan.get("primary") or metrics[0])
-    # Every table starts with the primary metric.
     metrics = [primary] + [name for name in metrics if name != primary]
-    override_keys = [key for job in plan["jobs"] for key in job.get("overrides", {})]
-    factors = tuple(dict.fromkeys(override_keys))  # without duplicates, in order of appearance
+    factors = tuple(dict.fromkeys(key for job in plan["jobs"] for key in job.get("overrides", {})))
     rows: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
-    gold_sources: dict[str, None] = {}  # a dict keeps the order of the jobs and removes duplicates
+    gold_sources: dict[str, None] = {}
     replication = Replication.from_dict(plan.get("replication"))
     prompts: dict[int, pd.DataFrame] = {}
     worlds: dict[int, str] = {}
@@ -200,9 +177,7 @@ def read_study(directory: Path | str) -> Study:
         job_index = int(job.get("index", i))
         row, run = _read_job(directory, job_index, metrics, job.get("run"))
         row["level"] = ALL_SEEDS if compare == "seed" else level_name(overrides.get(compare))
-        factor_values = {factor: overrides.get(factor) for factor in factors}
-        # A single seed is not swept, but it can be one that was seen before a claim was written.
-        rows.append({**row, RUN_SEED: job.get("seed"), **factor_values})
+        rows.append({**row, RUN_SEED: job.get("seed"), **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
             gold_sources |= {run.gold_source: None} if run.has_gold else {}
             worlds[row["index"]] = run.world
@@ -216,11 +191,7 @@ def read_study(directory: Path | str) -> Study:
             path = policies_on_path(run)
             for position, policy in enumerate(run.policies):
                 means = {name: estimate.mean for name, estimate in policy.metrics.items()}
-                index = {
-                    "position": position,
-                    "policy": policy.name,
-                    "joined": policy.name in path,
-                }
+                index = {"position": position, "policy": policy.name, "joined": policy.name in path}
                 policies.append({**job_keys, **index, **means})
     recipe = str(plan.get("recipe") or directory.name)
     log = LookLog.from_dict(plan["looks"]) if plan.get("looks") else None
@@ -287,34 +258,17 @@ def _read_job(
 ) -> tuple[dict[str, Any], StoredRun | None]:
     """Return the table row of one job (status, error, run path, metrics) and its run, if it has one.
 
-    Args:
-        directory: the study directory.
-        index: index of the job, from 0.
-        metrics: metrics to read.
-        planned_run: directory in which the job's result is, or will be, stored.
+    `planned_run` is the directory in which the job's result is, or will be, stored.
     """
-    row: dict[str, Any] = {
-        "index": index,
-        "status": NOT_RUN,
-        "error": "",
-        "run": None,
-        "changed": "",
-    }
+    row: dict[str, Any] = {"index": index, "status": NOT_RUN, "error": "", "run": None, "changed": ""}
     for name in metrics:
-        row |= {
-            name: math.nan,
-            f"{name}/low": math.nan,
-            f"{name}/high": math.nan,
-            f"{name}/n": 0,
-        }
+        row |= {name: math.nan, f"{name}/low": math.nan, f"{name}/high": math.nan, f"{name}/n": 0}
     file = directory / "jobs" / str(index) / "job.json"
     problems: list[str] = []
     job: Mapping[str, Any] = read_json(file, problems) if file.is_file() else {}
     is_unfinished = job.get("status") in (None, "interrupted")
-    stored_elsewhere = False
-    if is_unfinished and planned_run and is_run(Path(planned_run)):
-        stored_elsewhere = read_run(Path(planned_run)).status == COMPLETED
-    if stored_elsewhere:
+    has_run = is_unfinished and planned_run and is_run(Path(planned_run))
+    if has_run and read_run(Path(str(planned_run))).status == COMPLETED:
         # The command stopped before it reached this job, but an earlier command has stored the job's result.
         job = {"status": COMPLETED, "run": planned_run}
     elif not file.is_file():

@@ -9,11 +9,7 @@ from rlhf_lab.config.overrides import level_name
 
 
 def configured_label(labels: Mapping[str, Any], key: str, level: str) -> str | None:
-    """Return the label of a level of a swept key; None if the study names none.
-
-    Args:
-        labels: swept key → labels of its values: a text with "{}", or value → text.
-    """
+    """Return the label of a level of a swept key from key → a text with "{}", or value → text; None without one."""
     names = labels.get(key)
     if isinstance(names, str):
         return names.replace("{}", level)

@@ -56,7 +56,6 @@ class LookLog:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LookLog:
-        """Read the output of `to_dict`."""
         looks = []
         for look in values["looks"]:
             decided = {int(claim): str(verdict) for claim, verdict in look["decided"].items()}

@@ -25,20 +25,15 @@ def record_provenance(study: Study) -> Provenance:
 
 
 def seeds_file(study: Study) -> str:
-    """Return the name of the file with the values of every completed job."""
     return f"{_page_name(study)}_seeds.csv"
 
 
 def code_file(study: Study) -> str:
-    """Return the name of the file with the digest of every definition that computed the numbers."""
     return f"{_page_name(study)}_code.json"
 
 
 def _page_name(study: Study) -> str:
-    """Return the name of the study's page.
-
-    It prefixes the page's files, so that pages in one directory do not share files.
-    """
+    """Return the name of the study's page, with which the names of its files begin."""
     return study.recipe.rpartition("/")[2]
 
 
@@ -52,7 +47,6 @@ def _by_file(definitions: dict[str, str]) -> dict[str, dict[str, str]]:
 
 
 def origin_lines(study: Study) -> list[str]:
-    """Return the provenance of a study in sentences; empty for a study without results."""
     provenance = study.provenance
     if not provenance.stages:
         return []
@@ -73,12 +67,10 @@ def origin_lines(study: Study) -> list[str]:
 
 
 def _either(values: tuple[str, ...]) -> str:
-    """Return the distinct values of all stages, joined by "or"; "unknown" without any."""
     return " or ".join(values) or "unknown"
 
 
 def origin_markdown(study: Study) -> str:
-    """Return the section of `table.md`; empty for a study without results."""
     lines = origin_lines(study)
     if not lines:
         return ""

@@ -31,12 +31,10 @@ class ParetoLevel:
     """Position of one level relative to a Pareto front.
 
     Attributes:
-        level: the level.
         first, second: mean over seeds in each of the two metrics.
         standing: `on the front` if the means of no other level are better in one metric and at least as good in the
             other; `dominated` by another level beyond the intervals; `not told apart from it` otherwise; `not scored`
             if a metric has no value.
-        dominated_by: levels that dominate it.
     """
 
     level: str
@@ -48,13 +46,7 @@ class ParetoLevel:
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Levels of a study by two metrics.
-
-    Attributes:
-        metrics: names of the two metrics.
-        margin: how much worse a level may be in one metric and still dominate, in units of the metrics.
-        levels: the levels with their standings.
-    """
+    """Levels of a study by two metrics, of which one may be worse by the margin in a level that dominates."""
 
     metrics: tuple[str, str]
     margin: float
@@ -62,32 +54,28 @@ class ParetoFront:
 
 
 def fronts_of(study: Study) -> list[ParetoFront]:
-    """Return the Pareto fronts that the study requests, in its order."""
     return [_pareto_front(study, plan) for plan in study.fronts]
 
 
 def _pareto_front(study: Study, plan: Mapping[str, Any]) -> ParetoFront:
     """Compute one Pareto front. `plan` is an entry of `study.fronts` with `metrics` and `margin`."""
-    first, second = plan["metrics"]
+    first, second = metrics = (plan["metrics"][0], plan["metrics"][1])
     margin = float(plan["margin"])
-    means = {}
-    for level in study.levels:
-        means[level] = (level_mean(study, first, level), level_mean(study, second, level))
+    means = {level: (level_mean(study, first, level), level_mean(study, second, level)) for level in study.levels}
     levels = []
-    for level, (first_mean, second_mean) in means.items():
+    for level, level_means in means.items():
         others = [other for other in means if other != level]
-        metrics = (first, second)
         dominated_by = tuple(other for other in others if _dominates(study, metrics, other, level, margin))
-        if math.isnan(first_mean.mean) or math.isnan(second_mean.mean):
+        if any(math.isnan(estimate.mean) for estimate in level_means):
             standing = UNSCORED
         elif dominated_by:
             standing = DOMINATED
-        elif any(_is_ahead((first, second), means[other], means[level]) for other in others):
+        elif any(_is_ahead(metrics, means[other], level_means) for other in others):
             standing = UNCLEAR
         else:
             standing = ON_FRONT
-        levels.append(ParetoLevel(level, first_mean, second_mean, standing, dominated_by))
-    return ParetoFront((first, second), margin, tuple(levels))
+        levels.append(ParetoLevel(level, *level_means, standing, dominated_by))
+    return ParetoFront(metrics, margin, tuple(levels))
 
 
 def _dominates(study: Study, metrics: tuple[str, str], level: str, versus: str, margin: float) -> bool:
@@ -95,7 +83,6 @@ def _dominates(study: Study, metrics: tuple[str, str], level: str, versus: str, 
     lows = []
     for name in metrics:
         comparison = level_difference(study, name, level, versus)
-        # Without an interval, nothing can be shown beyond it.
         if comparison is None or not comparison.difference.bounded:
             return False
         gap = comparison.difference
@@ -106,49 +93,39 @@ def _dominates(study: Study, metrics: tuple[str, str], level: str, versus: str, 
 
 def dominates(first_low: float, second_low: float, margin: float) -> bool:
     """Apply the rule to the lower ends of the intervals of both differences, where values above 0 are better."""
-    better_in_first = first_low > 0 and second_low > -margin
-    better_in_second = second_low > 0 and first_low > -margin
-    return better_in_first or better_in_second
+    return max(first_low, second_low) > 0 and min(first_low, second_low) > -margin
 
 
 def _is_ahead(metrics: tuple[str, str], means: tuple[Estimate, Estimate], versus: tuple[Estimate, Estimate]) -> bool:
     """Return True if means are better in one metric and at least as good in the other."""
-    gaps = []
-    for name, a, b in zip(metrics, means, versus, strict=True):
-        gaps.append(_sign(name) * (a.mean - b.mean))
+    gaps = [_sign(name) * (a.mean - b.mean) for name, a, b in zip(metrics, means, versus, strict=True)]
     return all(gap >= 0 for gap in gaps) and any(gap > 0 for gap in gaps)  # False if a gap is NaN
 
 
 def _sign(name: str) -> int:
-    """Return −1 for a metric that is better when lower, else 1."""
     return -1 if metric(name).better == "lower" else 1
 
 
 def pareto_title(pareto_front: ParetoFront) -> str:
-    """Return the title of a Pareto front."""
     first, second = (metric_phrase(name) for name in pareto_front.metrics)
     return f"Pareto front of {first} and {second}"
 
 
 def pareto_headings(pareto_front: ParetoFront) -> tuple[str, ...]:
-    """Return the column headings of the table of a Pareto front."""
     return ("level", *(metric_title(name) for name in pareto_front.metrics), "standing")
 
 
 def pareto_cells(study: Study, row: ParetoLevel) -> tuple[str, ...]:
-    """Return a level as text, in the order of `pareto_headings`."""
     return (study.label(row.level), compact(row.first), compact(row.second), standing_in_words(study, row))
 
 
 def standing_in_words(study: Study, row: ParetoLevel) -> str:
-    """Return the standing of a level, with the levels that dominate it."""
     if row.standing != DOMINATED:
         return row.standing
     return f"{DOMINATED} by {list_in_words([study.label(level) for level in row.dominated_by])}"
 
 
 def pareto_note(pareto_front: ParetoFront) -> str:
-    """Return the rule in words, for a page."""
     return (
         "A level is dominated if another one is better in one metric beyond the 95 % interval of their difference, "
         f"paired by seed, and not worse in the other by {pareto_front.margin:g} or more (lower end of that interval). "
@@ -161,22 +138,18 @@ def pareto_conclusion(study: Study) -> str:
     """Return one sentence per front: the levels on it and the dominated ones; empty if nothing was scored."""
     sentences = []
     for pareto_front in fronts_of(study):
-        by_standing = {}
-        for standing in (ON_FRONT, DOMINATED):
-            by_standing[standing] = [row for row in pareto_front.levels if row.standing == standing]
-        # Without scores in both metrics, no level has a standing.
-        if not by_standing[ON_FRONT]:
+        on_front = [study.label(row.level) for row in pareto_front.levels if row.standing == ON_FRONT]
+        if not on_front:
             continue
-        names = list_in_words([study.label(row.level) for row in by_standing[ON_FRONT]])
-        sentence = f"{pareto_title(pareto_front)}, judged by the means: {names}"
-        dominated = [f"{study.label(row.level)} is {standing_in_words(study, row)}" for row in by_standing[DOMINATED]]
+        sentence = f"{pareto_title(pareto_front)}, judged by the means: {list_in_words(on_front)}"
+        rows = [row for row in pareto_front.levels if row.standing == DOMINATED]
+        dominated = [f"{study.label(row.level)} is {standing_in_words(study, row)}" for row in rows]
         sentence += f"; beyond the intervals, {list_in_words(dominated)}" if dominated else "; no level is dominated"
         sentences.append(f"{sentence}.")
     return " ".join(sentences)
 
 
 def pareto_markdown(study: Study) -> str:
-    """Return the Pareto sections of `table.md`; empty if the study requests none."""
     sections = []
     for index, pareto_front in enumerate(fronts_of(study)):
         rows = [pareto_cells(study, row) for row in pareto_front.levels]

@@ -17,16 +17,7 @@ from typing import Any
 from rlhf_lab.results.wording import compact, markdown_section, metric_phrase
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_rate
-from rlhf_lab.studies.claims import (
-    AFTER_LOOK,
-    ALPHA,
-    CONFIRMED,
-    REFUTED,
-    UNCLEAR,
-    UNTESTED,
-    seen_seeds,
-    without_seeds,
-)
+from rlhf_lab.studies.claims import AFTER_LOOK, ALPHA, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, seen_seeds, without_seeds
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import seeds
 from rlhf_lab.studies.registration import kind_of
@@ -41,14 +32,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class RateVerdict:
-    """One claim on a rate with its verdict.
-
-    Attributes:
-        claim: the claim in words.
-        verdict: `confirmed`, `not confirmed`, `not distinguishable`, `not tested` or `written after the look`.
-        sentence: the verdict in words, with the numbers behind it.
-        rate: the rate with its adjusted interval; `n` runs count and `unscored` ones do not.
-    """
+    """A claim on a rate in words, its verdict, a sentence with the numbers, and the rate with its adjusted interval."""
 
     claim: str
     verdict: str
@@ -57,12 +41,10 @@ class RateVerdict:
 
 
 def rates_of(study: Study) -> list[RateVerdict]:
-    """Return the verdict on every rate that the study claims, in its order."""
     return [_judge(study, claim) for claim in study.rates]
 
 
 def _judge(study: Study, claim: Mapping[str, Any]) -> RateVerdict:
-    """Compute one rate and compare it with the number of the claim."""
     jobs = without_seeds(study, seen_seeds(study, claim)).completed
     # A rate that was withdrawn after a look still counts, or dropping hopeless ones would make the others easier.
     withdrawn = sum(kind_of(entry.meaning) == "rate" for entry in study.registration.withdrawn)
@@ -95,7 +77,6 @@ def rate_in_words(claim: Mapping[str, Any]) -> str:
 
 
 def rate_cells(study: Study, verdict: RateVerdict) -> tuple[str, ...]:
-    """Return a verdict as text, in the order of `HEADINGS`."""
     if verdict.verdict == AFTER_LOOK:
         return (verdict.claim, verdict.verdict, "0", "", f"other seeds test it: `{setting_for_other_seeds(study)}`")
     rate = verdict.rate
@@ -103,11 +84,9 @@ def rate_cells(study: Study, verdict: RateVerdict) -> tuple[str, ...]:
 
 
 def rate_conclusion(study: Study) -> str:
-    """Return one sentence per claimed rate; empty without any."""
     return " ".join(verdict.sentence for verdict in rates_of(study))
 
 
 def rate_markdown(study: Study) -> str:
-    """Return the section of `table.md`; empty if the study claims no rate."""
     rows = [rate_cells(study, verdict) for verdict in rates_of(study)]
     return markdown_section("Rates over runs", NOTE, HEADINGS, rows, "llrrr")

@@ -57,7 +57,6 @@ class RegisteredClaim:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RegisteredClaim:
-        """Read an entry of `Registration.to_dict`."""
         return cls(**{**values, "seen": tuple(values["seen"])})
 
 
@@ -90,12 +89,10 @@ class Registration:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """All seeds that were looked at, sorted."""
         return tuple(sorted({seed for look in self.looks for seed in look.seeds}))
 
     @property
     def entries(self) -> list[RegisteredClaim]:
-        """All claims, the withdrawn ones last."""
         return [*self.claims, *self.correlations, *self.rates, *self.withdrawn]
 
     def revised(self, meanings: Sequence[Mapping[str, Any]], date: str) -> Registration:
@@ -103,21 +100,14 @@ class Registration:
 
         Claims that are registered already keep their entry. A claim that vanished is withdrawn, or forgotten if no seed
         was looked at since it was registered.
-
-        Args:
-            meanings: the meanings of the present claims of all kinds.
-            date: time of the registration.
         """
         seen = self.seen
         entries = {entry.hash: entry for entry in self.entries}
         hashes = [fingerprint(meaning) for meaning in meanings]
         # Claims that were registered before version 0.17, without the settings of their jobs, keep their entry.
         earlier_hashes = [fingerprint(without_job_settings(meaning)) for meaning in meanings]
-        adopted = {
-            claim_hash: entries[earlier]
-            for claim_hash, earlier in zip(hashes, earlier_hashes, strict=True)
-            if earlier in entries
-        }
+        pairs = zip(hashes, earlier_hashes, strict=True)
+        adopted = {claim_hash: entries[earlier] for claim_hash, earlier in pairs if earlier in entries}
         known = {*hashes, *(entry.hash for entry in adopted.values())}
         vanished = [entry for entry in entries.values() if entry.hash not in known]
         present = []
@@ -127,17 +117,13 @@ class Registration:
                 replaces = _replaced(meaning, [old for old in vanished if not old.withdrawn], seen)
                 entry = RegisteredClaim(claim_hash, meaning, date, seen, replaces)
             present.append(dataclasses.replace(entry, withdrawn=""))
-        withdrawn = []
-        for entry in vanished:
-            if _was_looked_at(entry, seen):
-                withdrawn.append(dataclasses.replace(entry, withdrawn=entry.withdrawn or date))
-        return dataclasses.replace(
-            self,
-            claims=tuple(entry for entry in present if kind_of(entry.meaning) == "claim"),
-            correlations=tuple(entry for entry in present if kind_of(entry.meaning) == "correlation"),
-            rates=tuple(entry for entry in present if kind_of(entry.meaning) == "rate"),
-            withdrawn=tuple(withdrawn),
+        looked_at = [entry for entry in vanished if _was_looked_at(entry, seen)]
+        withdrawn = tuple(dataclasses.replace(entry, withdrawn=entry.withdrawn or date) for entry in looked_at)
+        claims, correlations, rates = (
+            tuple(entry for entry in present if kind_of(entry.meaning) == kind)
+            for kind in ("claim", "correlation", "rate")
         )
+        return Registration(self.name, claims, correlations, rates, withdrawn, self.looks)
 
     def looked(self, seeds: Iterable[int], date: str) -> Registration:
         """Return the registration with one more look, unless the last look was at the same seeds."""
@@ -147,21 +133,15 @@ class Registration:
         return dataclasses.replace(self, looks=(*self.looks, SeedLook(date, shown)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dict."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Registration:
-        """Read the output of `to_dict`."""
-        return cls(
-            str(values["name"]),
-            tuple(RegisteredClaim.from_dict(entry) for entry in values["claims"]),
-            # Correlations and rates were not registered at first.
-            tuple(RegisteredClaim.from_dict(entry) for entry in values.get("correlations", ())),
-            tuple(RegisteredClaim.from_dict(entry) for entry in values.get("rates", ())),
-            tuple(RegisteredClaim.from_dict(entry) for entry in values["withdrawn"]),
-            tuple(SeedLook(look["date"], tuple(look["seeds"])) for look in values["looks"]),
-        )
+        # Correlations and rates were not registered at first.
+        lists = (values["claims"], values.get("correlations", ()), values.get("rates", ()), values["withdrawn"])
+        claims, correlations, rates, withdrawn = (tuple(map(RegisteredClaim.from_dict, entries)) for entries in lists)
+        looks = tuple(SeedLook(look["date"], tuple(look["seeds"])) for look in values["looks"])
+        return cls(str(values["name"]), claims, correlations, rates, withdrawn, looks)
 
 
 def _was_looked_at(entry: RegisteredClaim, seen: Collection[int]) -> bool:
@@ -174,11 +154,8 @@ def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], s
 
     The replaced claim has the same kind and metric, and agrees with the new claim in most respects.
     """
-    candidates = [
-        entry
-        for entry in vanished
-        if entry.meaning["metric"] == meaning["metric"] and kind_of(entry.meaning) == kind_of(meaning)
-    ]
+    like = (kind_of(meaning), meaning["metric"])
+    candidates = [entry for entry in vanished if (kind_of(entry.meaning), entry.meaning["metric"]) == like]
     if not candidates:
         return ""
 
@@ -191,17 +168,11 @@ def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], s
 
 
 def without_job_settings(meaning: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a claim says, without the settings of the jobs that it is about."""
     return {name: value for name, value in meaning.items() if name != JOB_SETTINGS}
 
 
 def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a claim says, in a form that does not depend on how it is written; sorted by key.
-
-    Args:
-        plan: content of study.json.
-        claim: one of its `predicts`.
-    """
+    """Return what one of the `predicts` of a plan (study.json) says, however it is written; sorted by key."""
     is_equivalence = claim["direction"] == "same"
     published = claim.get("published")
     level = level_name(claim["level"])
@@ -233,13 +204,9 @@ def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str
 
 
 def correlation_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a claim on a correlation says, in the form of `claim_meaning`.
+    """Return what one of the `correlations` of a plan says, in the form of `claim_meaning`.
 
     The swept values are part of it, because they are the sample: leaving out a setting after a look changes the claim.
-
-    Args:
-        plan: content of study.json.
-        claim: one of its `correlations`.
     """
     return {
         **_all_arms(plan),
@@ -257,12 +224,7 @@ def correlation_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> di
 
 
 def rate_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a claim on a rate says, in the form of `correlation_meaning`.
-
-    Args:
-        plan: content of study.json.
-        claim: one of its `rates`.
-    """
+    """Return what one of the `rates` of a plan says, in the form of `correlation_meaning`."""
     return {
         **_all_arms(plan),
         **_job_settings(plan["jobs"]),
@@ -281,10 +243,7 @@ def _all_arms(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _job_settings(jobs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a hash of the settings of jobs, without their seeds, as a part of a claim's meaning.
-
-    It is empty for jobs of studies written before their settings were recorded.
-    """
+    """Return a hash of the settings of jobs as a part of a claim's meaning; empty for jobs of older studies."""
     settings = sorted({job["settings"] for job in jobs if "settings" in job})
     return {JOB_SETTINGS: fingerprint(settings)} if settings else {}
 
@@ -300,23 +259,14 @@ def _swept_values(plan: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def kind_of(meaning: Mapping[str, Any]) -> Literal["claim", "correlation", "rate"]:
-    """Return the kind of a claim from its meaning.
-
-    Meanings are returned by `claim_meaning`, `correlation_meaning` and `rate_meaning`.
-    """
+    """Return the kind of a claim from its meaning."""
     if "outcome" in meaning:
         return "correlation"
     return "rate" if "than" in meaning else "claim"
 
 
 def baseline_level(plan: Mapping[str, Any]) -> str:
-    """Return the baseline: the name of the level with which the others are compared by default.
-
-    If the study names none, it is the level of the first job.
-
-    Args:
-        plan: content of study.json.
-    """
+    """Return the baseline of a plan (study.json): the level that it names, else that of its first job."""
     if plan.get("baseline") is not None:
         return level_name(plan["baseline"])
     levels = [job.get("overrides", {}).get(plan["compare"]) for job in plan["jobs"]]
@@ -325,12 +275,8 @@ def baseline_level(plan: Mapping[str, Any]) -> str:
 
 
 def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registration:
-    """Register the claims of a study that is about to run, and return its registration.
+    """Register the claims of a study that is about to run, whose plan will be written, and return its registration.
 
-    Args:
-        directory: the study directory.
-        name: name of the registration.
-        plan: content of study.json that will be written.
     Raises:
         ArtifactError: the file of the registration is damaged.
     """
@@ -352,12 +298,7 @@ def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registratio
 
 
 def record_look(directory: Path, jobs: Iterable[int]) -> Registration:
-    """Record that the results of jobs are shown, and return the study's registration; empty for an old study.
-
-    Args:
-        directory: the study directory.
-        jobs: indices of the completed jobs.
-    """
+    """Record that the results of jobs (indices) are shown. Return the study's registration; empty for an old study."""
     plan = read_object(directory / "study.json")
     if "registration" not in plan:
         return Registration()
@@ -377,12 +318,11 @@ def record_look(directory: Path, jobs: Iterable[int]) -> Registration:
 
 
 def now() -> str:
-    """Return the present time as runs record it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def _file(directory: Path, name: str) -> Path:
-    """Return the file of a registration: next to the directory of all studies, and not in that of one study."""
+    """Return the file of a registration: next to the directory of all studies."""
     return directory.parent.parent / DIRECTORY / f"{name}.json"
 
 
@@ -400,7 +340,6 @@ def _read(path: Path) -> Registration | None:
 
 
 def _completed_seeds(studies: Path, name: str) -> set[int]:
-    """Return the seeds of completed jobs of all studies that share a registration."""
     seeds = set()
     for file in studies.glob("*/study.json"):
         plan = read_object(file)

@@ -30,7 +30,6 @@ def registration_lines(study: Study) -> list[str]:
 
 
 def _claim_lines(kind: str, claims: Sequence[RegisteredClaim], registration: Registration) -> list[str]:
-    """Return when the claims of a kind ("Claim", "Correlation" or "Rate") were registered."""
     numbered = list(enumerate(claims, start=1))
     first = [(number, entry) for number, entry in numbered if not entry.seen]
     later = [(number, entry) for number, entry in numbered if entry.seen]
@@ -62,7 +61,6 @@ def _same_claim(entry: RegisteredClaim, registration: Registration) -> str:
 
 
 def _withdrawn_line(study: Study, entry: RegisteredClaim) -> str:
-    """Return which claim was withdrawn, when, and whether it still counts."""
     start = f"Withdrawn on {_when(entry.withdrawn)}, after a look: "
     name = f"({entry.hash[:SHOWN_DIGITS]})"
     if kind_of(entry.meaning) == "correlation":
@@ -76,7 +74,6 @@ def _withdrawn_line(study: Study, entry: RegisteredClaim) -> str:
 
 
 def registration_markdown(study: Study) -> str:
-    """Return the registration as a Markdown list; empty without registered claims."""
     lines = registration_lines(study)
     return "".join(f"- {line}\n" for line in lines) + "\n" if lines else ""
 
@@ -88,7 +85,6 @@ def _numbered(kind: str, claims: Sequence[tuple[int, RegisteredClaim]]) -> str:
 
 
 def _when(date: str) -> str:
-    """Return a stored time without seconds and time zone."""
     return date[:16].replace("T", " ")
 
 

@@ -4,6 +4,11 @@ The tables, claims and conclusions of a study, and those of two compared studies
 tested on separate prompts, a seed is one independent value (`statistics/inference.py`). If all seeds use the same test
 prompts, seeds and prompts are crossed (`statistics/crossed.py`). For a metric that is not a mean over prompts, the
 standard error that each run states is then added.
+
+Claims of direction are judged at every look on the scale of their metric: logarithms of amounts, logits of rates.
+Differences of amounts such as KL, tokens and seconds are skewed, because the larger side also varies more, and so are
+differences of rates near 0 or 1. A t test of skewed differences is wrong too often, and looking repeatedly makes it
+worse. Margins stay in the metric's unit.
 """
 
 from __future__ import annotations
@@ -12,12 +17,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from rlhf_lab.core.metrics import bounds_of
+from rlhf_lab.core.metrics import bounds_of, scale_of
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.crossed import crossed_difference, crossed_mean
 from rlhf_lab.statistics.inference import (
@@ -52,22 +58,27 @@ Side = tuple[Study, pd.DataFrame]
 """Completed jobs, and the study that they belong to."""
 LEANING = 5
 """Maximum factor on a run's standard error, reached if its interval is completely one-sided."""
+SMALLEST_AMOUNT = 1e-3
+"""Smallest amount on a logarithmic scale; smaller ones, and estimates of KL below 0, count as this one."""
 
 
 def level_mean(study: Study, metric: str, level: str) -> Estimate:
-    """Return the mean of a metric over the completed jobs of a level."""
     return jobs_mean(study, metric, study.completed[study.completed["level"] == level])
 
 
 def level_difference(study: Study, metric: str, level: str, versus: str | None = None) -> Comparison | None:
     """Return the difference of a level from another (the baseline by default), paired by seed; None without a pair."""
+    sides = _jobs_of_pairs(study, metric, level, versus)
+    return None if sides is None else jobs_difference(metric, (study, sides[0]), (study, sides[1]))
+
+
+def _jobs_of_pairs(
+    study: Study, metric: str, level: str, versus: str | None
+) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Return the jobs of two levels, row by row in pairs; None without a pair."""
     pairs = paired_jobs(study, metric, level, versus)
-    if not len(pairs):
-        return None
     jobs = study.completed.set_index("index", drop=False)
-    level_jobs = jobs.loc[pairs["index_a"]]
-    versus_jobs = jobs.loc[pairs["index_b"]]
-    return jobs_difference(metric, (study, level_jobs), (study, versus_jobs))
+    return (jobs.loc[pairs["index_a"]], jobs.loc[pairs["index_b"]]) if len(pairs) else None
 
 
 def shared_bound(study: Study, metric: str, level: str, versus: str | None = None) -> str:
@@ -79,15 +90,11 @@ def shared_bound(study: Study, metric: str, level: str, versus: str | None = Non
     low, high = (0.0, 1.0) if OUTCOMES.match(metric) else bounds_of(metric)
     if not len(pairs):
         return ""
-    if (pairs == high).all(axis=None):
-        return "ceiling"
-    return "floor" if (pairs == low).all(axis=None) else ""
+    return "ceiling" if (pairs == high).all(axis=None) else "floor" if (pairs == low).all(axis=None) else ""
 
 
 def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
-    """Return the mean of a metric over completed jobs."""
-    values_N = jobs[metric].to_numpy(dtype=float)
-    seed_N = seeds(jobs)
+    values_N, seed_N = jobs[metric].to_numpy(dtype=float), seeds(jobs)
     if OUTCOMES.match(metric):
         return clustered_rate(values_N, seed_N)
     lower_N = min_sd(values_N, errors_near_bounds(jobs, metric))
@@ -103,17 +110,12 @@ def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
 
 def jobs_difference(metric: str, a: Side, b: Side) -> Comparison:
     """Compare jobs of side a with their partners of side b, row by row, clustered by the seeds of a."""
-    study_a, jobs_a = a
-    study_b, jobs_b = b
-    a_N = jobs_a[metric].to_numpy(dtype=float)
-    b_N = jobs_b[metric].to_numpy(dtype=float)
+    (study_a, jobs_a), (study_b, jobs_b) = a, b
+    a_N, b_N = (jobs[metric].to_numpy(dtype=float) for jobs in (jobs_a, jobs_b))
     seed_N = seeds(jobs_a)
     if OUTCOMES.match(metric):
-        comparison = paired_difference(a_N, b_N, seed_N, min_sd_N=min_sd_of_outcomes(a_N, b_N))
-        return within_rate_bounds(comparison)
-    lower_a_N = min_sd(jobs_a[metric], errors_near_bounds(jobs_a, metric))
-    lower_b_N = min_sd(jobs_b[metric], errors_near_bounds(jobs_b, metric))
-    lower_N = np.hypot(lower_a_N, lower_b_N)
+        return within_rate_bounds(paired_difference(a_N, b_N, seed_N, min_sd_N=min_sd_of_outcomes(a_N, b_N)))
+    lower_N = np.hypot(*(min_sd(jobs[metric], errors_near_bounds(jobs, metric)) for jobs in (jobs_a, jobs_b)))
     tables = _prompt_tables(metric, [a, b])
     if tables is not None and len(set(seed_N)) == len(seed_N):  # crossing needs one pair of runs per seed
         return crossed_difference(*tables, min_sd_S=lower_N)
@@ -161,10 +163,7 @@ def _prompt_tables(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | N
     """
     tables: list[pd.DataFrame] = []
     for study, jobs in sides:
-        values = []
-        for index in jobs["index"]:
-            if metric in study.prompts.get(index, ()):
-                values.append(study.prompts[index][metric])
+        values = [study.prompts[index][metric] for index in jobs["index"] if metric in study.prompts.get(index, ())]
         # Crossing needs two runs, and values by prompt for each of them.
         if len(values) < 2 or len(values) < len(jobs):
             return None
@@ -184,28 +183,19 @@ def within_rate_bounds(comparison: Comparison) -> Comparison:
     """Limit the difference of two rates, and the detectable difference, to the possible range from −1 to 1."""
     gap = comparison.difference
     if gap.bounded:
-        gap = dataclasses.replace(gap, low=max(gap.low, -1.0), high=min(gap.high, 1.0))
+        gap = gap.within(-1.0, 1.0)
     effect = comparison.minimum_detectable_effect
-    # Two rates cannot differ by more than 1.
     detectable = effect if effect <= 1 else math.inf
-    return dataclasses.replace(
-        comparison,
-        difference=gap,
-        minimum_detectable_effect=detectable,
-    )
+    return dataclasses.replace(comparison, difference=gap, minimum_detectable_effect=detectable)
 
 
 def _prompt_variance(errors_N: FloatArray) -> float:
-    """Return the variance that shared prompts add to a mean over runs.
-
-    It is that of one run, because more runs on the same prompts do not reduce it.
-    """
+    """Return the variance that shared prompts add to a mean over runs: that of one run, which more do not reduce."""
     stated_N = errors_N[~np.isnan(errors_N)]
     return float(np.square(stated_N).mean()) if stated_N.size else 0.0
 
 
 def _add_prompt_error(mean: Estimate, errors_N: FloatArray) -> Estimate:
-    """Widen the interval by the error of the shared prompts."""
     if not mean.bounded:
         return mean
     quantile = float(stats.norm.ppf((1 + LEVEL) / 2))
@@ -236,3 +226,66 @@ def _add_prompt_error_to_difference(comparison: Comparison, errors_N: FloatArray
         unscored=gap.unscored,
         fixed_error=math.sqrt(prompt_variance),
     )
+
+
+@dataclass(frozen=True)
+class ScaledPairs:
+    """Values of paired runs on the scale of a metric, lower bounds on the sd of their differences, and seeds, (N,)."""
+
+    a_N: FloatArray
+    b_N: FloatArray
+    sd_N: FloatArray
+    seed_N: np.ndarray
+
+
+def scaled_pairs(study: Study, name: str, level: str, versus: str) -> ScaledPairs | None:
+    """Return the pairs of two levels on the scale of a metric; None without a pair.
+
+    The lower bound on the standard deviation (`min_sd`) is that of the metric's unit times the slope of the scale.
+    """
+    sides = _jobs_of_pairs(study, name, level, versus)
+    if sides is None:
+        return None
+    (a_N, a_sd_N), (b_N, b_sd_N) = (_scaled(jobs, name) for jobs in sides)
+    return ScaledPairs(a_N, b_N, np.hypot(a_sd_N, b_sd_N), seeds(sides[0]))
+
+
+def scaled_difference(study: Study, name: str, level: str, versus: str) -> Comparison | None:
+    """Return the difference of two levels on the scale of a metric, paired by seed; None without a pair.
+
+    A difference of logarithms is the logarithm of a ratio, and a difference of logits that of an odds ratio.
+    """
+    if scale_of(name) == "raw":
+        return level_difference(study, name, level, versus)
+    pairs = scaled_pairs(study, name, level, versus)
+    return None if pairs is None else paired_difference(pairs.a_N, pairs.b_N, pairs.seed_N, min_sd_N=pairs.sd_N)
+
+
+def _scaled(jobs: pd.DataFrame, name: str) -> tuple[FloatArray, FloatArray]:
+    """Return the values of jobs on a metric's scale, and the lower bound on their standard deviation, both (N,)."""
+    values_N = jobs[name].to_numpy(dtype=float)
+    sd_N = min_sd(values_N, errors_near_bounds(jobs, name))
+    scale = scale_of(name)
+    if scale == "log":
+        return log_scale(values_N, sd_N)
+    return (
+        logit_scale(values_N, sd_N, jobs[f"{name}/n"].to_numpy(dtype=float)) if scale == "logit" else (values_N, sd_N)
+    )
+
+
+def log_scale(values_N: FloatArray, sd_N: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return (log x, sd/x) of amounts x, which count as at least `SMALLEST_AMOUNT`; (N,) each."""
+    values_N = np.maximum(values_N, SMALLEST_AMOUNT)  # NaN stays NaN
+    return np.log(values_N), sd_N / values_N
+
+
+def logit_scale(values_N: FloatArray, sd_N: FloatArray, rows_N: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the logits of rates and their standard deviations, (N,) each.
+
+    A rate is k of n rows, moved inside (0, 1): p = (k + ½)/(n + 1), with slope n/(n + 1) · 1/(p(1 − p)). A rate without
+    a number of rows counts as one of 1000.
+    """
+    rows_N = np.where(rows_N > 0, rows_N, 1000.0)
+    inside_N = (values_N * rows_N + 0.5) / (rows_N + 1)
+    slope_N = rows_N / (rows_N + 1) / (inside_N * (1 - inside_N))
+    return np.log(inside_N / (1 - inside_N)), sd_N * slope_N

@@ -9,11 +9,7 @@ from typing import Any, Literal
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.stages.artifacts import External, Stage
 
-DRAWN_BY = {
-    "facts_seed": "facts",
-    "seed": "corpus and labels",
-    "test_seed": "test prompts",
-}
+DRAWN_BY = {"facts_seed": "facts", "seed": "corpus and labels", "test_seed": "test prompts"}
 """Seed of an embedded world → the part of the data that it generates."""
 
 
@@ -32,11 +28,9 @@ class Replication:
 
     @property
     def shares_prompts(self) -> bool:
-        """True if all seeds are tested on the same prompts."""
         return self.data == "given" or any(setting.startswith("data.test_seed") for setting in self.kept)
 
     def sentence(self, seeds: Sequence[int]) -> str:
-        """Return a sentence on what the intervals of a study over these seeds cover."""
         seeds_in_words = f"{len(seeds)} seeds ({', '.join(map(str, seeds))})"
         if self.data == "redrawn":
             text = (
@@ -50,7 +44,8 @@ class Replication:
             )
         elif self.data == "kept":
             prompts = "; test prompts count as a sample from others of their kind" if self.shares_prompts else ""
-            kept_data = list_in_words([selected for name, selected in DRAWN_BY.items() if self._keeps(name)])
+            keys = {setting.partition("=")[0] for setting in self.kept}
+            kept_data = list_in_words([selected for name, selected in DRAWN_BY.items() if f"data.{name}" in keys])
             text = (
                 f"Parts of the data ({kept_data}) are the same for all {seeds_in_words}: intervals do not cover the "
                 f"effect of changing them{prompts}."
@@ -65,12 +60,7 @@ class Replication:
             return text
         return f"{text} The same for several seeds: {list_in_words(kept_besides_data)}."
 
-    def _keeps(self, name: str) -> bool:
-        """Return True if a seed of the data is the same for several seeds of the study."""
-        return any(setting.partition("=")[0] == f"data.{name}" for setting in self.kept)
-
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dict."""
         return {**asdict(self), "kept": list(self.kept)}
 
     @classmethod
@@ -84,7 +74,6 @@ UNKNOWN = Replication("unknown")
 
 
 def list_in_words(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them: "a", "a and b", "a, b and c"."""
     if len(names) == 1:
         return names[0]
     return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -95,35 +84,25 @@ def replication(stages: Sequence[Stage], jobs: Sequence[Mapping[str, Any]]) -> R
 
     Jobs that agree in every swept setting except the seed are repetitions of each other. A setting with fewer distinct
     values than such jobs have seeds is the same for several of them.
-
-    Args:
-        stages: last stage of each job.
-        jobs: swept settings of each job.
     """
     repetitions: dict[str, dict[int, dict[str, str]]] = {}  # swept settings without the seed → seed → its sources
     for stage, job in zip(stages, jobs, strict=True):
-        other_settings = {key: value for key, value in job.items() if key != "seed"}
-        swept = level_name(other_settings)
+        swept = level_name({key: value for key, value in job.items() if key != "seed"})
         repetitions.setdefault(swept, {})[stage.config.seed] = _sources_of_randomness(stage)
     kept: dict[str, set[str]] = {}  # setting → the values that several seeds have in common
     for sources_by_seed in repetitions.values():
         keys = dict.fromkeys(name for sources in sources_by_seed.values() for name in sources)
         for key in keys:
             values = [sources[key] for sources in sources_by_seed.values() if key in sources]
-            # Fewer distinct values than seeds: two or more seeds have the same one.
             if len(set(values)) < len(values):
                 kept.setdefault(key, set()).update(values)
     _drop_implied_settings(kept)
-    settings = tuple(_kept_setting(key, values) for key, values in kept.items())
+    # A setting is named with its value if that is the same for all seeds.
+    settings = tuple(f"{key}={next(iter(values))}" if len(values) == 1 else key for key, values in kept.items())
     if not all(stage.config.data.is_generated for stage in stages):
         return Replication("given", settings)
     keeps_data = any(key.startswith("data.") for key in kept)
     return Replication("kept" if keeps_data else "redrawn", settings)
-
-
-def _kept_setting(key: str, values: set[str]) -> str:
-    """Return "key=value" if the setting has the same value for all seeds, else only its key."""
-    return f"{key}={next(iter(values))}" if len(values) == 1 else key
 
 
 def _sources_of_randomness(last: Stage) -> dict[str, str]:

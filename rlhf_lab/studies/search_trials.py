@@ -25,12 +25,9 @@ class SearchTrial:
     """One trial.
 
     Attributes:
-        index: index of the trial, from 0.
         values: searched key → value.
         status: status of its run, or RUNNING.
         score: value of the goal's metric; None if the trial is not complete.
-        run: directory of its run; None if it has none.
-        error: error of a failed trial.
     """
 
     index: int
@@ -46,10 +43,8 @@ class SearchTrials:
     """Trials of a search.
 
     Attributes:
-        goal: metric and direction.
         metrics: metrics of the table; the goal's metric first.
         limit: maximum number of trials.
-        trials: the trials so far, in order.
         stopped: why the search stopped before `limit`; empty if it did not.
         command: command line of the best trial; empty if no trial is complete.
         shared_prompts: True if all seeds are tested on the same prompts.
@@ -80,7 +75,6 @@ class SearchTrials:
         return sum(trial.index > best.index and trial.status != RUNNING for trial in self.trials) if best else 0
 
     def write(self, directory: Path) -> None:
-        """Write search.json."""
         write_json(directory / FILE, asdict(self))
 
 
@@ -100,7 +94,6 @@ def words_of(values: Mapping[str, Any]) -> str:
 
 
 def table(search: SearchTrials) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and rows of the table of trials."""
     keys = list(dict.fromkeys(key for trial in search.trials for key in trial.values))
     headings = ["trial", *keys, *map(metric_title, search.metrics), "status"]
     best = search.best
@@ -115,7 +108,6 @@ def table(search: SearchTrials) -> tuple[list[str], list[list[str]]]:
 
 
 def _measured(trial: SearchTrial, metrics: Sequence[str]) -> list[str]:
-    """Return the metrics of a trial with their intervals."""
     if trial.status != COMPLETED or trial.run is None or not is_run(Path(trial.run)):
         return ["–"] * len(metrics)
     run = read_run(Path(trial.run))

@@ -3,7 +3,7 @@
 The tests are those of `statistics/sequential.py`, which hold at every look. Claims that were registered together form
 one family for Holm's adjustment at every look (`registration.py`), and a claim that one look decides stays decided.
 
-- Direction: two one-sided tests on the scale of the metric (`scales.py`); for 0/1 outcomes, discordant pairs.
+- Direction: two one-sided tests on the scale of the metric (`replicates.py`); for 0/1 outcomes, discordant pairs.
 - Same within a margin: two one-sided tests against its opposite, in the metric's unit.
 - Smaller than published: a one-sided test at the level that Holm's adjustment gives to the claim itself. Whatever the
   true difference is, a false verdict on the claim has at most the probability of this level. If it is at least the
@@ -56,8 +56,7 @@ from rlhf_lab.studies.claims import (
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import Look, LookLog
 from rlhf_lab.studies.pairing import paired_jobs
-from rlhf_lab.studies.replicates import OUTCOMES, level_difference
-from rlhf_lab.studies.scales import scaled_difference, scaled_pairs
+from rlhf_lab.studies.replicates import OUTCOMES, level_difference, scaled_difference, scaled_pairs
 
 MAX_FAILED = 0.1
 """Maximum fraction of seeds without results on both sides of a claim; above it, the claim is not decided."""
@@ -67,12 +66,10 @@ SKEW_SEEDS = 6
 
 @dataclass(frozen=True)
 class ClaimEvidence:
-    """Data of one claim at every look.
+    """Data of one claim (an entry of `Study.predicts`) at every look.
 
     Attributes:
-        claim: the claim, as in `Study.predicts`.
-        raw: differences in the metric's unit.
-        scaled: the same on the metric's scale.
+        raw, scaled: differences in the metric's unit, and on its scale.
         wins: for 0/1 outcomes, (pairs in which only the level is 1, pairs in which only the other is), (L,) each.
         failed_L: (L,) fraction of seeds that should have both sides but lack one.
         comparison: t comparison of all seeds in the metric's unit; None without a pair.
@@ -90,13 +87,11 @@ class ClaimEvidence:
     excluded: int = 0
 
     def direction_p(self) -> tuple[FloatArray, FloatArray]:
-        """Return the one-sided p-values of "higher" and of "lower", (L,) each."""
         if self.wins is not None:
             return discordant_p(*self.wins), discordant_p(*self.wins[::-1])
         return one_sided_p(self.scaled), one_sided_p(self.scaled.negated())
 
     def within_p(self) -> tuple[FloatArray, FloatArray]:
-        """Return the p-values of "within the margin" and of "beyond the margin", (L,) each."""
         margin = self.claim["margin"]
         return same_p(self.raw, margin), beyond_p(self.raw, margin)
 
@@ -127,17 +122,13 @@ class ClaimEvidence:
     def future(self) -> ClaimEvidence:
         """Return looks at all further numbers of seeds, if means and standard deviations stay as in the last look."""
         count = int(self.raw.count_L[-1])
-        wins = None
         counts_F = np.arange(count, LAST + 1, dtype=np.float64)
-        if self.wins is not None:
-            first_L, second_L = self.wins
-            wins = (first_L[-1] * counts_F / count, second_L[-1] * counts_F / count)
+        wins = self.wins and (self.wins[0][-1] * counts_F / count, self.wins[1][-1] * counts_F / count)
         raw, scaled = _extended(self.raw, counts_F), _extended(self.scaled, counts_F)
         return dataclasses.replace(self, raw=raw, scaled=scaled, wins=wins)
 
 
 def _extended(looks: Looks, counts_F: FloatArray) -> Looks:
-    """Return looks at other numbers of differences, assuming the mean and standard deviation of the last look."""
     deviation = looks.error_L[-1] * math.sqrt(looks.count_L[-1])
     return Looks(np.full(counts_F.shape, looks.mean_L[-1]), deviation / np.sqrt(counts_F), counts_F)
 
@@ -186,7 +177,6 @@ def look_at(study: Study, seeds: int) -> tuple[LookLog, list[ClaimState]]:
 
 
 def _log(study: Study) -> LookLog:
-    """Return the log of a study with `until=decided`."""
     assert study.log is not None, "only studies with until=decided have looks"
     return study.log
 
@@ -227,15 +217,7 @@ def _judge(study: Study, counts: Sequence[int]) -> tuple[list[ClaimState], list[
 
 
 def _decide(study: Study, index: int, evidence: ClaimEvidence, p_values: Mapping[int, float], position: int) -> str:
-    """Return the verdict on a claim that Holm's adjustment decides at a look.
-
-    Args:
-        study: study of the claim.
-        index: index of the claim.
-        evidence: its data.
-        p_values: claim → p-value at the look.
-        position: position of the look.
-    """
+    """Return the verdict on a claim that Holm's adjustment of `p_values` decides at a look."""
     main_p = float(evidence.main_p()[position])
     # The direction is the more informative verdict, so "smaller" is reported only if it is needed for the decision.
     if family_holm(study, {**p_values, index: main_p})[index] > ALPHA:
@@ -253,8 +235,6 @@ def _state(evidence: ClaimEvidence, p_holm: float, decision: tuple[str, int] | N
     """Return the state of a claim after the last look.
 
     Args:
-        evidence: data of the claim.
-        p_holm: its p-value after Holm at the last look.
         decision: (verdict, number of seeds) of a decided claim.
         open_count: number of open claims in its family.
     """
@@ -306,7 +286,6 @@ def _with_bounds(gap: Estimate, looks: Looks) -> Estimate:
 
 
 def _evidence(study: Study, claim: Mapping[str, Any], counts: Sequence[int]) -> ClaimEvidence:
-    """Return the data of a claim at looks after these numbers of seeds."""
     level, versus = compared_levels(study, claim)
     name = claim["metric"]
     panels = []
@@ -333,21 +312,19 @@ def _evidence(study: Study, claim: Mapping[str, Any], counts: Sequence[int]) -> 
 
 
 def _looks(comparisons: Sequence[Comparison | None]) -> Looks:
-    """Return comparisons of growing numbers of seeds as looks."""
-    rows = [
-        (math.nan, math.nan, 0.0)
-        if comparison is None
-        else (comparison.difference.mean, comparison.standard_error, float(comparison.difference.clusters))
-        for comparison in comparisons
-    ]
-    mean_L, error_L, count_L = np.array(rows, dtype=np.float64).T
-    return Looks(mean_L, error_L, count_L)
+    rows = []
+    for found in comparisons:
+        rows.append(
+            (found.difference.mean, found.standard_error, found.difference.clusters)
+            if found
+            else (math.nan, math.nan, 0)
+        )
+    return Looks(*np.array(rows, dtype=np.float64).T)
 
 
 def _planned_pairs(study: Study, level: str, versus: str) -> int:
-    """Return the number of seeds in which both levels have a job, finished or not."""
-    seeds_of = [set(study.frame.loc[study.frame["level"] == side, "seed"]) for side in (level, versus)]
-    return len(seeds_of[0] & seeds_of[1])
+    first, second = (set(study.frame.loc[study.frame["level"] == side, "seed"]) for side in (level, versus))
+    return len(first & second)
 
 
 def _wins(

@@ -6,9 +6,8 @@ Pairs are jobs that agree in every override except the compared factor, includin
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,9 +44,7 @@ class LevelRow:
     """Result of one level in one metric.
 
     Attributes:
-        level: the level.
         jobs: number of completed jobs.
-        mean: mean over these jobs.
         versus: difference from the baseline; None for the baseline itself, or without a common seed.
         bound: "ceiling" or "floor" if all runs of the level and of the baseline have the best or least possible value.
     """
@@ -64,9 +61,7 @@ class MetricSection:
     """Results of one metric, one row per level with the baseline first.
 
     Attributes:
-        metric: name of the metric.
         by: value of the study's `by` that the jobs have; "" if the study has no panels.
-        rows: the levels.
     """
 
     metric: str
@@ -83,11 +78,9 @@ def build_sections(study: Study) -> list[MetricSection]:
 
 
 def _build_section(study: Study, metric: str, by: str) -> MetricSection:
-    """Compare the levels of a study's factor on one metric in one panel."""
     rows = []
     for level in study.levels:
         jobs = int((study.completed["level"] == level).sum())
-        # The baseline is not compared with itself.
         versus = None if level == study.baseline else level_difference(study, metric, level)
         bound = shared_bound(study, metric, level) if versus else ""
         rows.append(LevelRow(level, jobs, level_mean(study, metric, level), versus, bound))
@@ -95,20 +88,17 @@ def _build_section(study: Study, metric: str, by: str) -> MetricSection:
 
 
 def label(study: Study) -> str:
-    """Return where the numbers come from."""
     if study.gold_source == TRUE_REWARD:
         return "measured, in a simulated world whose true reward is known"
     return f"measured; gold is {study.gold_source}" if study.has_gold else "measured"
 
 
 def section_title(study: Study, section: MetricSection) -> str:
-    """Return the title of the metric and, if the study has panels, the panel."""
     title = judged_title(section.metric, study.has_gold)
     return f"{title}, {study.panel_label(section.by)}" if section.by else title
 
 
 def table_frame(study: Study, sections: list[MetricSection]) -> pd.DataFrame:
-    """Return the table as one tidy frame: a row per metric and level."""
     rows = []
     for section in sections:
         for row in section.rows:
@@ -138,7 +128,6 @@ HEADINGS = ("level", "seeds", "mean", "difference")
 
 
 def cells(study: Study, row: LevelRow) -> tuple[str, ...]:
-    """Return one row as text, in the order of HEADINGS."""
     level_cells = (study.label(row.level), str(row.mean.clusters), compact(row.mean))
     if row.level == study.baseline:
         return (*level_cells, "baseline")
@@ -167,51 +156,40 @@ def arm_markdown(study: Study) -> str:
     lines = []
     for name, settings in study.arms.items():
         words = ", ".join(f"`{key}={literal(value)}`" for key, value in settings.items())
-        lines.append(f"- {study.label(name)}: {words or 'the recipe as it is'}")
-    return "\n".join(["Arms:", "", *lines, "", ""]) if lines else ""
+        lines.append(f"- {study.label(name)}: {words or 'the recipe as it is'}\n")
+    return "Arms:\n\n" + "".join(lines) + "\n" if lines else ""
 
 
 def markdown(study: Study, sections: list[MetricSection], conclusion: Conclusion) -> str:
     """Return the table as a Markdown page: the answer, its limits, the claims, then the numbers."""
-    page = io.StringIO()
-    page.write(f"# {study.question or study.recipe}\n\n{conclusion.sentence}\n\n")
+    parts = [f"# {study.question or study.recipe}\n\n{conclusion.sentence}\n\n"]
     if conclusion.caveat:
-        page.write(f"{conclusion.caveat}\n\n")
+        parts.append(f"{conclusion.caveat}\n\n")
     if study.hypothesis:
-        page.write(f"Hypothesis: {study.hypothesis}\n\n")
-    page.write(verdict_markdown(study))
-    page.write(arm_markdown(study))
-    page.write(registration_markdown(study))
-    page.write(f"Command: `{study.command}`. Numbers are {label(study)}. {method(study)}\n")
+        parts.append(f"Hypothesis: {study.hypothesis}\n\n")
+    parts += [part(study) for part in (verdict_markdown, arm_markdown, registration_markdown)]
+    parts.append(f"Command: `{study.command}`. Numbers are {label(study)}. {method(study)}\n")
+    # "study.arm" is no setting that a reader knows
+    headings = (study.compare.removeprefix("study."), *HEADINGS[1:])
     for section in sections:
-        # Without a claim, the primary metric answers the question.
         kind = "primary" if section.metric == study.primary else "exploratory"
-        page.write(f"\n## {section_title(study, section)} ({kind})\n\n")
-        rows = [cells(study, row) for row in section.rows]
-        # "study.arm" is no setting that a reader knows
-        headings = (study.compare.removeprefix("study."), *HEADINGS[1:])
-        page.write(markdown_table(headings, rows, "lrrr") + "\n")
-    page.write(trials_markdown(study.path))
-    page.write("".join(f"\n{line}\n" for line in missing_metric_lines(study)))
-    page.write(rate_markdown(study))
-    page.write(correlation_markdown(study))
-    page.write(pareto_markdown(study))
-    page.write(crossing_markdown(study))
-    page.write(curve_markdown(study))
-    if len(study.incomplete):
-        page.write("\n## Jobs without a result\n\n")
-        for job in study.incomplete.to_dict("records"):
-            page.write(f"- {job_line(job)}\n")
-    page.write(origin_markdown(study))
-    # A changed file does not exclude a job, but readers must know.
-    if lines := changed_lines(study):
-        items = "".join(f"- {line}\n" for line in lines)
-        page.write(f"\n## Jobs that changed\n\n{items}")
-    return page.getvalue()
+        numbers = markdown_table(headings, [cells(study, row) for row in section.rows], "lrrr")
+        parts.append(f"\n## {section_title(study, section)} ({kind})\n\n{numbers}\n")
+    parts.append(trials_markdown(study.path))
+    parts += [f"\n{line}\n" for line in missing_metric_lines(study)]
+    further = (rate_markdown, correlation_markdown, pareto_markdown, crossing_markdown, curve_markdown)
+    parts += [part(study) for part in further]
+    unfinished = [job_line(job) for job in study.incomplete.to_dict("records")]
+    parts += [_list("Jobs without a result", unfinished), origin_markdown(study)]
+    parts.append(_list("Jobs that changed", changed_lines(study)))
+    return "".join(parts)
+
+
+def _list(title: str, lines: Sequence[str]) -> str:
+    return f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines) if lines else ""
 
 
 def method(study: Study) -> str:
-    """Return a description of how the numbers of the tables are computed, so that readers can check them."""
     return (
         f"Intervals are 95 %. Differences are from {study.label(study.baseline)}, paired by seed. "
         f"{RULE_SHARED if study.replication.shares_prompts else RULE}. "
@@ -248,7 +226,6 @@ def job_name(job: Mapping[Hashable, Any]) -> str:
 
 
 def changed_lines(study: Study) -> list[str]:
-    """Return a line for each job whose run has changed since it was completed, with the changed files."""
     return [f"{job_name(job)}: {change(job)}" for job in study.changed.to_dict("records")]
 
 
@@ -258,9 +235,7 @@ def change(job: Mapping[Hashable, Any]) -> str:
 
 
 def write_tables(study: Study, sections: list[MetricSection], conclusion: Conclusion) -> tuple[Path, Path]:
-    """Write table.md and table.csv into the study directory, and return their paths."""
-    markdown_file = study.path / "table.md"
-    csv_file = study.path / "table.csv"
+    markdown_file, csv_file = study.path / "table.md", study.path / "table.csv"
     write_text(markdown_file, markdown(study, sections, conclusion))
     write_text(csv_file, table_frame(study, sections).to_csv(index=False))
     return markdown_file, csv_file

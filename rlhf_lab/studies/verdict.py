@@ -50,9 +50,8 @@ from rlhf_lab.studies.claims import (
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
-from rlhf_lab.studies.replicates import OUTCOMES, level_difference, shared_bound, within_rate_bounds
+from rlhf_lab.studies.replicates import OUTCOMES, level_difference, scaled_difference, shared_bound, within_rate_bounds
 from rlhf_lab.studies.replication import list_in_words
-from rlhf_lab.studies.scales import scaled_difference
 from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
 
 CLAIM_HEADINGS = ("claim", "here", "difference, p after Holm", "detectable")
@@ -95,12 +94,10 @@ class ClaimVerdict:
 
 
 def verdicts(study: Study) -> list[ClaimVerdict]:
-    """Return one verdict per claim of the study, in its order."""
     if study.log is not None:
         states = claim_states(study)
         return [_sequential_verdict(study, claim, state) for claim, state in zip(study.predicts, states, strict=True)]
-    comparisons = [_compare_levels(study, claim) for claim in study.predicts]
-    claims_compared = list(zip(study.predicts, comparisons, strict=True))
+    claims_compared = [(claim, _compare_levels(study, claim)) for claim in study.predicts]
     p_values = {}
     for index, (claim, comparison) in enumerate(claims_compared):
         p_values[index] = min(claim_p(claim, comparison), published_p(study, claim, comparison))
@@ -120,7 +117,6 @@ def _judge_claim(
     `own_p` is its p-value after Holm, if the test against its published effect is left out.
     """
     words = claim_in_words(study, claim)
-    # The command line may have removed the level from the sweep.
     if missing := missing_levels(study, claim):
         return ClaimVerdict(words, NOT_SWEPT, _not_swept_sentence(missing, words))
     if comparison is None or math.isnan(p_holm):
@@ -131,22 +127,17 @@ def _judge_claim(
     # If the claim's own test does not decide it, only the test of its published effect can have.
     is_smaller = p_holm <= ALPHA < own_p
     verdict = SMALLER if is_smaller else decide(claim, comparison, p_holm)
-    seeds = None
+    seeds, needed = None, ""
     if verdict == UNCLEAR:
-        # Only a claim of equivalence is decided by its margin.
         margin = claim["margin"] if claim["direction"] == "same" else None
-        seeds = repetitions_to_decide(
-            comparison,
-            margin=margin,
-            alpha=claim_level(study, claim),
-        )
+        seeds = repetitions_to_decide(comparison, margin=margin, alpha=claim_level(study, claim))
+        count = f"about {seeds} seeds" if seeds is not None else "no number of seeds up to 200"
+        needed = f"; {count} would decide it if the difference stays as observed"
     numbers = _means_and_difference(study, claim, comparison, p_holm)
-    needed = more_seeds(seeds) if verdict == UNCLEAR else ""
     notes = f"{_bound_note(study, claim)}{excluded_seeds(study, claim)}"
     sentence = _claim_sentence(study, claim, verdict, f"{numbers}{needed}{notes}")
-    return ClaimVerdict(
-        words, verdict, sentence, comparison, p_holm, seeds, notes, _detectable(study, claim, comparison)
-    )
+    detectable = _detectable(study, claim, comparison)
+    return ClaimVerdict(words, verdict, sentence, comparison, p_holm, seeds, notes, detectable)
 
 
 def claim_level(study: Study, claim: Mapping[str, Any]) -> float:
@@ -172,23 +163,18 @@ def _detectable(study: Study, claim: Mapping[str, Any], comparison: Comparison) 
 
 
 def _bound_note(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return a clause that says that both sides of a claim are at a bound of the metric; empty if they are not."""
     panel = panel_of_claim(study, claim) or study
     bound = shared_bound(panel, claim["metric"], *compared_levels(study, claim))
     return f"; both are at the {bound} of the metric, which cannot show a difference there" if bound else ""
 
 
 def _written_after_look(study: Study, claim: Mapping[str, Any], words: str) -> ClaimVerdict:
-    """Return the verdict on a claim of which all seeds with results had been seen when it was registered."""
     notes = f"other seeds test it: `{setting_for_other_seeds(study)}`"
     return ClaimVerdict(words, AFTER_LOOK, after_look_sentence(study, claim, words), notes=notes)
 
 
 def after_look_sentence(study: Study, claim: Mapping[str, Any], words: str) -> str:
-    """Return a sentence on a claim that was registered after all seeds with results had been seen.
-
-    It names the command that tests the claim on other seeds.
-    """
+    """Return a sentence on a claim that was registered after all seeds with results had been seen."""
     entry = registered(study, claim)
     assert entry is not None  # only registered claims have seen seeds
     seeds = ", ".join(map(str, entry.seen))
@@ -204,7 +190,6 @@ def after_look_sentence(study: Study, claim: Mapping[str, Any], words: str) -> s
 def setting_for_other_seeds(study: Study) -> str:
     """Return the override with which a study runs seeds that were not seen."""
     if study.log is not None:
-        # Such a study continues with the integers after its seeds.
         return f"study.max_seeds={min(LAST, len(study.log.seeds) + FRESH_SEEDS)}"
     first = max(study.registration.seen) + 1
     count = max(FIRST, len(study.frame["seed"].unique()) if "seed" in study.frame else 0)
@@ -234,11 +219,8 @@ def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimStat
         is_stopped = study.log is not None and bool(study.log.stopped)
         if seen_seeds(study, claim) and is_stopped and state.decided_at is None:
             return _written_after_look(study, claim, words)
-        notes = excluded_seeds(study, claim)
-        sentence = (
-            f"Not tested, because fewer than three seeds completed and were scored on both sides{notes}: {words}."
-        )
-        return ClaimVerdict(words, state.verdict, sentence, p_holm=state.p_holm)
+        reason = f"fewer than three seeds completed and were scored on both sides{excluded_seeds(study, claim)}"
+        return ClaimVerdict(words, state.verdict, f"Not tested, because {reason}: {words}.", p_holm=state.p_holm)
     notes = f"{sequential_notes(claim, state)}{_bound_note(study, claim)}{excluded_seeds(study, claim)}"
     numbers = _means_and_difference(study, claim, state.comparison, state.p_holm)
     sentence = _claim_sentence(study, claim, state.verdict, f"{numbers}{notes}")
@@ -246,7 +228,7 @@ def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimStat
 
 
 def sequential_notes(claim: Mapping[str, Any], state: ClaimState) -> str:
-    """Return what else is known of a claim after a look, as the end of a sentence: ratio, published effect, limits."""
+    """Return what else is known of a claim after a look, as the end of a sentence."""
     notes = []
     if state.ratio is not None:
         kind = "ratio" if scale_of(claim["metric"]) == "log" else "odds ratio"
@@ -265,7 +247,6 @@ def sequential_notes(claim: Mapping[str, Any], state: ClaimState) -> str:
 
 
 def _not_swept_sentence(missing: Sequence[str], words: str) -> str:
-    """Return the sentence of a claim about levels that no job has."""
     return f"Not in this sweep, because no job has {list_in_words(missing)}: {words}."
 
 
@@ -275,9 +256,7 @@ def _compare_levels(study: Study, claim: Mapping[str, Any]) -> Comparison | None
     if panel is None:
         return None
     comparison = level_difference(panel, claim["metric"], *compared_levels(study, claim))
-    if comparison is None or comparison.difference.clusters < 2:
-        return None
-    return comparison
+    return None if comparison is None or comparison.difference.clusters < 2 else comparison
 
 
 def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
@@ -297,7 +276,7 @@ def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
 def published_p(study: Study, claim: Mapping[str, Any], comparison: Comparison | None) -> float:
     """Return the one-sided p-value of "the effect is at least the published one"; inf without a published effect.
 
-    The published effect is a difference in the metric's unit; for a metric on a log scale (`scales.py`) it is a ratio.
+    The published effect is a difference in the metric's unit; for a metric on a log scale it is a ratio.
     """
     published = claim.get("published")
     if published is None or comparison is None:
@@ -334,7 +313,6 @@ def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
 
 
 def _panel_in_words(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return the value of `by` that a claim is about, in brackets; empty if it is about all jobs."""
     return "" if claim.get("by") is None else f" ({study.panel_label(level_name(claim['by']))})"
 
 
@@ -356,11 +334,7 @@ def _claim_sentence(study: Study, claim: Mapping[str, Any], verdict: str, number
     if verdict == CONFIRMED:
         statement = f"Confirmed: {metric} is {expected}"
     elif verdict == REFUTED:
-        opposite = {
-            "same": "the difference is larger",
-            "higher": "it is lower",
-            "lower": "it is higher",
-        }[claimed]
+        opposite = {"same": "the difference is larger", "higher": "it is lower", "lower": "it is higher"}[claimed]
         statement = f"Not confirmed: {metric} was expected to be {expected}, but {opposite}"
     elif verdict == SMALLER:
         statement = f"Smaller than published ({published_in_words(claim)}): {metric}"
@@ -372,15 +346,7 @@ def _claim_sentence(study: Study, claim: Mapping[str, Any], verdict: str, number
     return f"{statement}, {level} against {versus}{_panel_in_words(study, claim)}: {numbers}."
 
 
-def more_seeds(seeds: int | None) -> str:
-    """Return how many seeds would decide an undecided comparison, as the end of a sentence."""
-    if seeds is None:
-        return "; no number of seeds up to 200 would decide it if the difference stays as observed"
-    return f"; about {seeds} seeds would decide it if the difference stays as observed"
-
-
 def _means_and_difference(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
-    """Return the means of the paired jobs on both sides, their difference and its adjusted p-value."""
     panel = panel_of_claim(study, claim) or study
     pairs = paired_jobs(panel, claim["metric"], *compared_levels(study, claim)).dropna()
     gap = comparison.difference
@@ -390,7 +356,6 @@ def _means_and_difference(study: Study, claim: Mapping[str, Any], comparison: Co
 
 
 def verdict_numbers(verdict: ClaimVerdict) -> str:
-    """Return the difference and its p-value as text."""
     if verdict.verdict == NOT_SWEPT:
         return "no job with this level"
     if verdict.verdict == AFTER_LOOK:
@@ -404,7 +369,6 @@ def verdict_summary(rows: Sequence[ClaimVerdict]) -> str:
     """Return how many claims hold, in one sentence; empty without claims."""
     if not rows:
         return ""
-    # If all verdicts are equal, one short sentence is enough.
     counts = {name: sum(row.verdict == name for row in rows) for name in VERDICTS}
     if len(rows) in counts.values():
         subject = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
@@ -416,13 +380,10 @@ def verdict_summary(rows: Sequence[ClaimVerdict]) -> str:
 
 
 def _in_words(verdict: str) -> str:
-    """Return a verdict as the predicate of "the claim is …"."""
-    predicates = {UNCLEAR: "undecided", NOT_SWEPT: "about levels outside this sweep"}
-    return predicates.get(verdict, verdict)
+    return {UNCLEAR: "undecided", NOT_SWEPT: "about levels outside this sweep"}.get(verdict, verdict)
 
 
 def verdict_markdown(study: Study) -> str:
-    """Return the claims as a Markdown table; empty for a study without claims."""
     rows = verdicts(study)
     if not rows:
         return ""

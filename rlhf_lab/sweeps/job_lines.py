@@ -40,7 +40,6 @@ class JobLines:
         ticker: bar of the study, while its jobs run.
 
     Args:
-        directory: the study directory.
         stored: indices of the jobs whose result was in the store before the study started.
         processes: number of jobs that run at the same time.
         estimates: True to estimate the time left. A study that stops when decided has its own estimate, and Slurm
@@ -126,7 +125,6 @@ class JobLines:
             self._mirrors[index].update()
 
     def _print(self, index: int, directory: Path, record: Mapping[str, Any]) -> None:
-        """Print the line of a finished job."""
         if record["status"] == NOT_NEEDED:
             return
         seconds = record.get("seconds") or 0.0
@@ -152,7 +150,6 @@ class JobLines:
 
 
 def job_finished() -> None:
-    """Print the line of a job that has just finished, if the process of its study is this one."""
     if _shown is not None:
         _shown.update()
 
@@ -160,11 +157,9 @@ def job_finished() -> None:
 def job_words(directory: Path, event: str) -> str:
     """Return a line on the job of a directory: "job 3 of 12 done: algorithm.beta=0.3 seed=1"."""
     plan = read_json(directory.parents[1] / "study.json")
-    jobs = plan["jobs"]
-    names = []
-    for key, value in jobs[int(directory.name)]["overrides"].items():
-        label = configured_label(plan.get("labels") or {}, key, level_name(value))
-        names.append(label or f"{key}={literal(value)}")
+    labels, jobs = plan.get("labels") or {}, plan["jobs"]
+    overrides = jobs[int(directory.name)]["overrides"].items()
+    names = [configured_label(labels, key, level_name(value)) or f"{key}={literal(value)}" for key, value in overrides]
     return f"job {int(directory.name) + 1} of {len(jobs)} {event}: {' '.join(names)}"
 
 

@@ -34,12 +34,7 @@ def plan_tracked(config: root.Config, name: str, *, group: str, swept: Mapping[s
 
 
 def record_job(directory: Path, work: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Do the work of a job and write its job.json, even if it fails. Return the record.
-
-    Args:
-        directory: directory of the job.
-        work: function that runs the job and updates the record it gets: status, run and error.
-    """
+    """Do the work of a job, which updates its record, and write job.json, even if it fails. Return the record."""
     record: dict[str, Any] = {"status": "interrupted", "run": None, "error": None}
     started = time.monotonic()
     try:
@@ -59,7 +54,6 @@ def record_job(directory: Path, work: Callable[[dict[str, Any]], None]) -> dict[
 
 @contextmanager
 def output_to(path: Path) -> Iterator[None]:
-    """Write what a job prints to a file: tables of parallel jobs would be interleaved, and many would hide the lines
-    of the study."""
+    """Write what a job prints to a file, so that tables of parallel jobs do not hide the lines of the study."""
     with path.open("w", encoding="utf-8", buffering=1) as file, console.diverted(file), redirect_stdout(file):
         yield

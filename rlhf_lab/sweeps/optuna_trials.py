@@ -28,9 +28,7 @@ class OptunaTrials:
     chooses the same values as one that was not.
 
     Args:
-        directory: directory of the search.
         space: searched key → its values.
-        goal: metric and direction.
         seed: seed of the command.
     """
 
@@ -54,7 +52,6 @@ class OptunaTrials:
         self._check_same_search(directory, goal)
 
     def _check_same_search(self, directory: Path, goal: SearchGoal) -> None:
-        """Raise ConfigError if the journal has trials of another search."""
         described = json.dumps([goal.metric, goal.direction, {key: repr(value) for key, value in self._space.items()}])
         stored = self._study.user_attrs.get("search", described)
         if stored != described:
@@ -78,23 +75,17 @@ class OptunaTrials:
         return self._read(self._study.get_trials(deepcopy=False)[trial.number])
 
     def finish(self, trial: SearchTrial) -> None:
-        """Store the outcome of a trial."""
         stored = self._study.get_trials(deepcopy=False)[trial.index]
         handle = self._optuna.trial.Trial(self._study, stored._trial_id)
         for name in ("status", "run", "error"):
             handle.set_user_attr(name, getattr(trial, name))
-        failed = self._optuna.trial.TrialState.FAIL
-        if trial.score is None:
-            self._study.tell(trial.index, state=failed)
-        else:
-            self._study.tell(trial.index, trial.score)
+        state = self._optuna.trial.TrialState.FAIL if trial.score is None else None
+        self._study.tell(trial.index, trial.score, state=state)
 
     def trials(self) -> tuple[SearchTrial, ...]:
-        """Return all trials so far."""
         return tuple(self._read(stored) for stored in self._study.get_trials(deepcopy=False))
 
     def _distribution(self, dimension: Dimension) -> Any:
-        """Return Optuna's object for the values of a key."""
         distributions = self._optuna.distributions
         if isinstance(dimension, SearchChoices):
             # As text, because Optuna has no choices that are lists or mappings.

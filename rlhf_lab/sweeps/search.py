@@ -98,7 +98,6 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
 
 
 def trial_table(state: SearchTrials) -> Table:
-    """Return the table of trials for a terminal."""
     headings, rows = table(state)
     grid = Table(title="Trials", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
@@ -110,12 +109,7 @@ def trial_table(state: SearchTrials) -> Table:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Jobs that compare the settings of the best trial with the default settings of the command, on fresh seeds.
-
-    Attributes:
-        jobs: compared level and seed of each job.
-        stages: last stage of each job.
-    """
+    """Level, seed and last stage of the jobs that compare the best trial with the defaults, on fresh seeds."""
 
     jobs: list[dict[str, Any]]
     stages: list[artifacts.Stage]
@@ -123,15 +117,7 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class SettingsSearch:
-    """A running search.
-
-    Attributes:
-        command: the checked command.
-        study: its settings of the search.
-        config_dir: the user's own directory of recipes, if any.
-        directory: directory of the search.
-        run_stage: function that runs a stage and returns (exit status, result).
-    """
+    """A running search of a checked command, with the user's own directory of recipes and that of the search."""
 
     command: compose.Command
     study: StudySettings
@@ -166,14 +152,11 @@ class SettingsSearch:
     def run_trial(self, trial: SearchTrial, *, is_first: bool) -> SearchTrial:
         """Run a trial, and return it with its outcome.
 
-        Args:
-            is_first: True if no trial has had a score so far. A trial without the metric is then an error, because the
-                others would lack it too.
+        Without any score so far (`is_first`), a trial without the metric is an error: the others would lack it too.
         """
         stage = self._stage(trial.values, self.command.configs[0].seed)
         record = self._run_job(stage, self.directory / "trials" / str(trial.index))
-        score = None
-        error = record["error"]
+        score, error = None, record["error"]
         if record["status"] == COMPLETED:
             score = self._score(stage, is_first=is_first)
             if score is None:
@@ -183,10 +166,7 @@ class SettingsSearch:
         return dataclasses.replace(trial, status=status, score=score, run=record["run"], error=error)
 
     def _score(self, stage: artifacts.Stage, *, is_first: bool) -> float | None:
-        """Return the value of the metric that the search optimises (`study.goal`).
-
-        None if the run has none, see `run_trial`.
-        """
+        """Return the value of the metric of `study.goal`; None if the run has none, see `run_trial`."""
         from rlhf_lab.results.rundir import read_run
 
         name, run = self.study.metrics[0], read_run(stage.directory)
@@ -200,7 +180,6 @@ class SettingsSearch:
         return None if estimate is None or math.isnan(estimate.mean) else estimate.mean
 
     def _run_job(self, stage: artifacts.Stage, directory: Path) -> dict[str, Any]:
-        """Run a stage, with its output in the directory of its job. Return its record."""
         make_dir(directory)
 
         def work(record: dict[str, Any]) -> None:
@@ -212,11 +191,7 @@ class SettingsSearch:
         return record_job(directory, work)
 
     def _stage(self, values: Mapping[str, Any], seed: int, level: str = "") -> artifacts.Stage:
-        """Return the stage of the command with some values and a seed.
-
-        Args:
-            level: compared level, if the stage belongs to the confirmation.
-        """
+        """Return the stage of the command with some values and a seed, or of a compared level of the confirmation."""
         words = [*self._shared_words(), "study=null", f"seed={seed}", *_overrides(values)]
         config = compose.check_command(words, self.config_dir).configs[0]
         if self.command.configs[0].question:
@@ -239,7 +214,6 @@ class SettingsSearch:
         return state
 
     def command_line(self, values: Mapping[str, Any]) -> str:
-        """Return the command line of one run with these values."""
         words = self._shared_words()
         is_in_recipe = not any(compose.key_of(word) == "study.search" for word in self.command.overrides)
         if is_in_recipe:
@@ -251,7 +225,6 @@ class SettingsSearch:
         return shlex.join([*invocation.program(), *redacted_arguments(words), *_overrides(values)])
 
     def print_trial(self, trial: SearchTrial, state: SearchTrials) -> None:
-        """Print one line on a finished trial."""
         words = escape(words_of(trial.values))
         name = f"trial {trial.index + 1} of {self.study.trials}"
         if trial.score is None:
@@ -263,11 +236,7 @@ class SettingsSearch:
         console.inform(f"  {name}: {words}: {state.goal.metric} {trial.score:.4g}; {note}", soft_wrap=True)
 
     def plan_confirmation(self, best: Mapping[str, Any]) -> Confirmation:
-        """Return the jobs of the confirmation. The seeds follow the seed of the trials, which selected the best one.
-
-        Args:
-            best: values of the best trial; empty before there is one.
-        """
+        """Return the jobs of the confirmation. The seeds follow the seed of the trials, which selected the best one."""
         first = self.command.configs[0].seed + 1
         jobs, stages = [], []
         for level, values in ((DEFAULT, {}), (BEST, best)):
@@ -303,7 +272,6 @@ class SettingsSearch:
         write_json(self.directory / "study.json", plan)
 
     def confirm(self, confirmation: Confirmation) -> None:
-        """Run the jobs of the confirmation. Raise KeyboardInterrupt if one of them is interrupted."""
         self.write_study(confirmation, best_is_known=True)
         stages = confirmation.stages
         console.inform(f"  the best trial on {self.study.confirm_seeds} fresh seeds:", soft_wrap=True)
@@ -317,5 +285,4 @@ class SettingsSearch:
 
 
 def _overrides(values: Mapping[str, Any]) -> list[str]:
-    """Return values as overrides."""
     return [f"{forced(key)}={literal(value)}" for key, value in values.items()]

@@ -40,9 +40,8 @@ def check_prompts(replication: Replication) -> None:
     """
     if replication.shares_prompts:
         raise ConfigError(
-            "study.until=decided needs test prompts of their own for every seed, but here all seeds are "
-            "tested on the same "
-            "prompts; use data of a simulated world without data.test_seed, or a fixed list of seeds"
+            "study.until=decided needs test prompts of their own for every seed, but here all seeds are tested on the "
+            "same prompts; use data of a simulated world without data.test_seed, or a fixed list of seeds"
         )
 
 
@@ -72,10 +71,7 @@ class StudyProgress:
     """Looks and limits of a running study.
 
     Attributes:
-        directory: the study directory.
-        settings: settings of the study.
-        started: time at which the command started its first job, in seconds of the monotonic clock.
-        seed_started: the same for the present seed.
+        started, seed_started: start of the command's first job, and of the present seed (`time.monotonic`).
         longest: seconds of the longest seed of this command; seeds that are only reused take none.
     """
 
@@ -107,7 +103,6 @@ class StudyProgress:
         return bool(log.stopped)
 
     def _reason_to_stop(self, log: LookLog, seeds: int, states: Sequence[ClaimState]) -> str:
-        """Return why no further seed runs; empty if one does."""
         if states and all(state.verdict == NOT_SWEPT for state in states):
             return "no claim is about the levels of this sweep"
         if not log.looks[-1].levels:
@@ -125,7 +120,6 @@ class StudyProgress:
         return f"the limit of {self.settings.max_minutes:g} minutes is reached"
 
     def _print(self, study: Study, seeds: int, expected: int | None) -> None:
-        """Print how far the study is, the table of its primary metric, and the state of every claim."""
         assert study.log is not None
         spent = f"{seeds} of at most {len(study.log.seeds)} seeds done, {duration(time.monotonic() - self.started)}"
         if expected is None:

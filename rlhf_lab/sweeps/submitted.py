@@ -48,7 +48,6 @@ class SlurmQueue(InfoWatcher):
         return list(QUEUE)
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        """Return job → state for the jobs of the sweep."""
         text = string if isinstance(string, str) else string.decode()
         shown = dict(line.split(maxsplit=1) for line in text.splitlines())
         states = {job: shown.get(job, "GONE") for job in self._registered}
@@ -92,7 +91,6 @@ def _is_running(child: int) -> bool:
 
 
 def _wait_until(done: Callable[[], bool]) -> None:
-    """Wait until `done()` returns True, but no longer than END_SECONDS."""
     deadline = time.monotonic() + END_SECONDS
     while not done() and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -103,9 +101,6 @@ def followed(launcher: str) -> Iterator[list[str | None]]:
     """Make submitit's launcher wait for every job in this block; on an interrupt, stop the jobs after they have saved.
 
     Yields a list with one entry per job, in order: the reason if it left no result, else None.
-
-    Args:
-        launcher: `submitit_slurm` or `submitit_local`.
     """
     on_slurm = launcher == "submitit_slurm"
     job_class = SlurmJob if on_slurm else LocalJob

@@ -113,7 +113,6 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
 def _stopping_when_decided(
     directory: Path, study: StudySettings, replicated: Replication
 ) -> AbstractContextManager[None]:
-    """Return the context that stops a study with until=decided; for others one that does nothing."""
     if study.until is None:
         return nullcontext()
     from rlhf_lab.sweeps import seed_by_seed  # imports the statistics, which single runs do not need
@@ -152,7 +151,6 @@ def study_dir(command: compose.Command) -> Path:
 
 
 def _short_name(command: compose.Command) -> str:
-    """Return the name of a command's recipe as part of a file name."""
     return (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
 
 
@@ -179,14 +177,7 @@ def _describes_study(override: str) -> bool:
 
 
 def _shared_overrides(command: compose.Command) -> list[str]:
-    """Return the overrides that all jobs share, without the recipe and Hydra's own."""
     return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
-
-
-def _hide_secrets(path: Path) -> None:
-    """Remove secrets from the settings that Hydra writes for a sweep; nothing reads them."""
-    if path.is_file():
-        write_text(path, redacted(path.read_text(encoding="utf-8")))
 
 
 def _launch_jobs(
@@ -194,23 +185,21 @@ def _launch_jobs(
 ) -> None:
     """Run the jobs through their launcher, and write job.json for a submitted job that finished without writing it."""
     invocation.start_building()
-    launcher = _chosen_launcher(command)
-    if launcher not in SUBMITIT:
-        try:
-            launch(arguments)
-        finally:
-            _hide_secrets(directory / "multirun.yaml")
-        return
-    from rlhf_lab.sweeps.submitted import followed
+    launcher = _chosen_launcher(command) or ""
+    following: AbstractContextManager[list[str | None]] = nullcontext([])
+    if launcher in SUBMITIT:
+        from rlhf_lab.sweeps.submitted import followed
 
-    console.inform(
-        f"  jobs are submitted to {launcher}; its messages are in {directory}/.submitit", markup=False, soft_wrap=True
-    )
+        text = f"  jobs are submitted to {launcher}; its messages are in {directory}/.submitit"
+        console.inform(text, markup=False, soft_wrap=True)
+        following = followed(launcher)
     try:
-        with followed(launcher) as ends:
+        with following as ends:
             launch(arguments)
     finally:
-        _hide_secrets(directory / "multirun.yaml")
+        written = directory / "multirun.yaml"
+        if written.is_file():  # the settings that Hydra writes for a sweep may have secrets; nothing reads them
+            write_text(written, redacted(written.read_text(encoding="utf-8")))
     for index, problem in enumerate(ends):
         path = directory / "jobs" / str(index) / "job.json"
         if problem is not None and not path.exists():
@@ -219,7 +208,6 @@ def _launch_jobs(
 
 
 def swept_levels(command: compose.Command) -> dict[str, list[Any]]:
-    """Return swept key → its values, both in job order."""
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
         for key, value in job.items():
@@ -229,19 +217,14 @@ def swept_levels(command: compose.Command) -> dict[str, list[Any]]:
 
 
 def _sweep_override(key: str, levels: Sequence[Any]) -> str:
-    """Return the override that sweeps a key over values, as Hydra reads it."""
-    values = ",".join(literal(level) for level in levels)
-    return f"{forced(key)}={values}"
+    return f"{forced(key)}={','.join(map(literal, levels))}"
 
 
 def _write_plan(
-    directory: Path,
-    command: compose.Command,
-    study: StudySettings,
-    stages: Sequence[artifacts.Stage],
+    directory: Path, command: compose.Command, study: StudySettings, stages: Sequence[artifacts.Stage]
 ) -> None:
     """Write study.json, and remove the records of an earlier sweep's jobs."""
-    metrics_chosen_later = command.typed and not any(_names_metrics(override) for override in command.overrides)
+    names_metrics = any(override.lstrip("+").startswith("study.metrics") for override in command.overrides)
     plan = {
         "recipe": command.recipe,
         "command": invocation.command_line(),
@@ -252,7 +235,7 @@ def _write_plan(
         "baseline": study.baseline,
         "metrics": study.metrics,
         "primary": study.metrics[0],
-        "metrics_from": typed_sweep.FROM_RESULTS if metrics_chosen_later else typed_sweep.WRITTEN,
+        "metrics_from": typed_sweep.FROM_RESULTS if command.typed and not names_metrics else typed_sweep.WRITTEN,
         "curves": study.curves,
         "by": study.by,
         "labels": study.labels,
@@ -292,10 +275,6 @@ def _write_plan(
 def continued_log(directory: Path, registration: Registration, seeds: Sequence[int]) -> LookLog:
     """Return the log with which a study starts: the looks of an earlier run that had some of its claims, else none.
 
-    Args:
-        directory: the study directory.
-        registration: registration of the present claims.
-        seeds: all seeds that may run, in order.
     Raises:
         ConfigError: a claim that was looked at would start again with other seeds.
     """
@@ -321,14 +300,9 @@ def continued_log(directory: Path, registration: Registration, seeds: Sequence[i
         looks.append(dataclasses.replace(look, decided=decided))
     # Levels of claims that were added get the seeds after the last look, also if every earlier claim is decided.
     added = [entry.meaning for entry in registration.claims if entry.hash not in before]
-    added_levels = [meaning[side] for meaning in added for side in ("level", "versus")]
-    levels = dict.fromkeys([*looks[-1].levels, *added_levels])
+    levels = dict.fromkeys([*looks[-1].levels, *(meaning[side] for meaning in added for side in ("level", "versus"))])
     looks[-1] = dataclasses.replace(looks[-1], levels=tuple(levels))
     return LookLog(tuple(seeds), tuple(looks))
-
-
-def _names_metrics(override: str) -> bool:
-    return override.lstrip("+").startswith("study.metrics")
 
 
 def _hydra_arguments(
@@ -339,9 +313,7 @@ def _hydra_arguments(
     Seeds vary fastest, so parallel jobs rarely wait for the same upstream stage. A study that stops when its claims are
     decided has batches of all jobs of a seed instead.
     """
-    flags = ["--multirun"]
-    if config_dir:
-        flags.append(f"--config-dir={config_dir}")
+    flags = ["--multirun", *([f"--config-dir={config_dir}"] if config_dir else [])]
     arguments = list(command.overrides)
     arguments += [_sweep_override(key, levels) for key, levels in swept_levels(command).items()]
     if study.until:
@@ -363,18 +335,13 @@ def _hydra_arguments(
 
 
 def _runs_here(command: compose.Command, arguments: Sequence[str]) -> bool:
-    """Return True if the jobs run in this process, one after another.
-
-    Args:
-        arguments: Hydra's command line, to which `_hydra_arguments` may have added joblib.
-    """
+    """Return True if the jobs run in this process, one after another."""
     if "hydra/launcher=joblib" in arguments:  # with a single process, joblib calls its jobs directly
         return os.environ[PROCESSES] == "1"
     return _chosen_launcher(command) in (None, "basic")
 
 
 def _chosen_launcher(command: compose.Command) -> str | None:
-    """Return the Hydra launcher that the command line sets, or None."""
     prefix = "hydra/launcher="
     chosen = [override.removeprefix(prefix) for override in command.overrides if override.startswith(prefix)]
     return chosen[0] if chosen else None
@@ -388,22 +355,26 @@ def run_job(
         die_with_parent(signal.SIGTERM)  # a worker must not outlive the sweep that started it
         if _has_outlived_sweep():  # the sweep ended while the worker was starting
             os._exit(1)
-    hydra_runtime = HydraConfig.get().runtime
-    directory = Path(hydra_runtime.output_dir)
+    directory = Path(HydraConfig.get().runtime.output_dir)
     make_dir(directory)
     if not _is_needed(directory):
         skipped = {"status": NOT_NEEDED, "run": None, "error": None}
         write_json(directory / "job.json", skipped)
         return skipped
-    received_signals = _watch_signals()
+    received_signals: Callable[[], list[int]] = list
+    if SUBMITTED in os.environ:  # some signals requeue a job that submitit started
+        from rlhf_lab.sweeps.submitted import signals_from_now
+
+        received_signals = signals_from_now()
     if FOLLOWED in os.environ:
         os.environ[PUBLISHED] = str(directory / BARS)
 
     def work(record: dict[str, Any]) -> None:
-        job_values = compose.job_values(values, _written_keys())
+        task = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+        job_values = compose.job_values(values, {override.key_or_group for override in task})
         stage = _plan_job(check.check(job_values), directory)
         record["run"] = str(stage.directory.resolve())
-        if _is_parallel():
+        if SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1":  # beside other jobs on this machine
             _take_gpu(stage.config, int(directory.name))
         with output_to(directory / OUTPUT):
             _, result = run_stage(stage)
@@ -422,10 +393,7 @@ def run_job(
 
 
 def _is_needed(directory: Path) -> bool:
-    """Return True if an undecided claim compares the level of a job.
-
-    It is always True in studies with a fixed list of seeds.
-    """
+    """Return True if an undecided claim compares the level of a job, or if the study has a fixed list of seeds."""
     plan = read_json(directory.parents[1] / "study.json")
     if "looks" not in plan:
         return True
@@ -439,11 +407,6 @@ def _has_outlived_sweep() -> bool:
     sweep = os.environ.get(SWEEP)
     # No sweep at all, a worker of a running sweep, or the sweep's own process.
     return sweep not in (None, str(os.getppid()), str(os.getpid()))
-
-
-def _is_parallel() -> bool:
-    """Return True in a worker that runs beside other jobs of its sweep on this machine."""
-    return SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1"
 
 
 def _take_gpu(config: root.Config, job: int) -> None:
@@ -463,24 +426,6 @@ def _take_gpu(config: root.Config, job: int) -> None:
     os.environ[GPU_JOBS] = str(jobs)
 
 
-def _written_keys() -> set[str]:
-    """Return the keys on this job's command line, including swept ones."""
-    overrides = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
-    return {override.key_or_group for override in overrides}
-
-
-def _watch_signals() -> Callable[[], list[int]]:
-    """Return a function that lists the signals that a submitit job has received, because some of them requeue it.
-
-    In other jobs the list is empty.
-    """
-    if SUBMITTED not in os.environ:
-        return list
-    from rlhf_lab.sweeps.submitted import signals_from_now
-
-    return signals_from_now()
-
-
 def _requeue_refused(directory: Path, record: dict[str, Any], signals: list[int]) -> bool:
     """Let submitit requeue a stopped job, which exits this process. Return True if it was requeued too often."""
     if not signals:
@@ -494,23 +439,15 @@ def _requeue_refused(directory: Path, record: dict[str, Any], signals: list[int]
 
 
 def _plan_job(checked: root.Config, directory: Path) -> artifacts.Stage:
-    """Return the last stage of a job.
-
-    Trackers of all its stages get the study's name; that of the last one also gets the swept values.
-    """
     study_dir = directory.parents[1]
     study = read_json(study_dir / "study.json")
     job = study["jobs"][int(directory.name)]
-    overrides = job["overrides"]
     # The compared setting comes first in the tracker's list of swept values.
-    compared_first = sorted(overrides, key=lambda key: key != study["compare"])
-    swept = {key: overrides[key] for key in compared_first}
-    in_study = checked.replace(question=job["question"])
-    return plan_tracked(in_study, job["name"], group=study_dir.name, swept=swept)
+    swept = dict(sorted(job["overrides"].items(), key=lambda item: item[0] != study["compare"]))
+    return plan_tracked(checked.replace(question=job["question"]), job["name"], group=study_dir.name, swept=swept)
 
 
 def write_results(directory: Path, jobs: int) -> int:
-    """Write table, plot and report; return the number of jobs that did not complete."""
     from rlhf_lab.reports.report import write_study_report
     from rlhf_lab.studies.frame import read_study
 
@@ -534,7 +471,6 @@ def write_results(directory: Path, jobs: int) -> int:
 
 
 def print_table(directory: Path) -> None:
-    """Print the table of a study directory; nothing for a run directory."""
     from rlhf_lab.studies.finding import finding_blocks
     from rlhf_lab.studies.frame import is_study, read_study
 

@@ -31,7 +31,6 @@ def sweep_config(
     """Return the content of the sweep file.
 
     Args:
-        command: command of a study, or with swept values.
         continuous: swept keys that are searched between their minimum and maximum, not only at the listed values.
         runs: maximum number of runs; without it `random` and `bayes` continue until they are stopped.
     Raises:
@@ -52,13 +51,11 @@ def sweep_config(
         raise ConfigError(f"continuous: {', '.join(unknown)} is not swept; choose from {', '.join(levels)}")
     if method == "grid" and continuous:
         raise ConfigError("continuous values have no grid; use method=random or method=bayes")
-    parameters: dict[str, dict[str, Any]] = {}
     checked = root.to_values(command.configs[0])
+    parameters = {}
     for key, values in levels.items():
-        if key in continuous:
-            parameters[forced(key)] = _range(key, values, checked)
-        else:
-            parameters[forced(key)] = {"values": [_level(value) for value in values]}
+        listed = {"values": [value if _is_number(value) else literal(value) for value in values]}  # in Hydra's grammar
+        parameters[forced(key)] = _range(key, values, checked) if key in continuous else listed
     # Runs of the sweep go to the project of the study's tracker.
     tracker = command.configs[0].tracker
     config: dict[str, Any] = {
@@ -97,11 +94,6 @@ def _words(command: compose.Command) -> list[str]:
     return [*words, *written, "${args_no_hyphens}"]
 
 
-def _level(value: Any) -> int | float | str:
-    """Return a swept value as an agent writes it after `key=`: in Hydra's grammar, with numbers unchanged."""
-    return value if _is_number(value) else literal(value)
-
-
 def _is_number(value: Any) -> bool:
     """Return True for numbers except booleans, which are integers in Python."""
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -131,10 +123,6 @@ def provided_values() -> dict[str, Any]:
     path = os.environ.get(GIVEN)
     if not path or not Path(path).is_file():
         return {}
-    values = read_mapping(Path(path), "the values that an agent of W&B chose")
+    entries = read_mapping(Path(path), "the values that an agent of W&B chose").items()
     # Other entries, such as wandb_version, are W&B's own.
-    chosen = {}
-    for key, entry in values.items():
-        if isinstance(entry, dict) and "value" in entry:
-            chosen[str(key).lstrip("+")] = entry["value"]
-    return chosen
+    return {str(key).lstrip("+"): item["value"] for key, item in entries if isinstance(item, dict) and "value" in item}

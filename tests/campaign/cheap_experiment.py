@@ -16,6 +16,7 @@ import numpy as np
 
 from rlhf_lab.core.types import FloatArray, Pair
 from rlhf_lab.data.world_settings import MiniHH
+from rlhf_lab.environments.annotator import Annotator
 from rlhf_lab.environments.dialogue.world import DialogueWorld
 from rlhf_lab.evaluations.reward_audit import audit_margins, prompt_ids
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
@@ -47,7 +48,7 @@ def draw_world(seed: int) -> DialogueWorld:
         topics=settings.topics,
         attributes=settings.attributes,
         seed=seed,
-        **asdict(settings.annotator),
+        annotator=Annotator(**asdict(settings.annotator)),
     )
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+import platform
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 
+from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.statistics.estimates import Estimate
 
 SEEDS = (3, 5, 10)
@@ -89,3 +95,56 @@ def _marked(cell: str, table: Table) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def claims(size: int) -> str:
+    return f"{size} claim{'s' * (size > 1)}"
+
+
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """Return the options of a script that simulates a page."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="Markdown page to write; without it the page is printed")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: every row, few studies")
+    return parser
+
+
+def simulated(parts: Sequence[Callable[[], Table]]) -> list[Table]:
+    """Return the tables of a page, and print how long each took."""
+    tables = []
+    for part in parts:
+        began = time.process_time()
+        tables.append(part())
+        print(f"{tables[-1].name}: {time.process_time() - began:.0f} s", flush=True)
+    return tables
+
+
+def page(intro: str, tables: Sequence[Table], *, script: str, quick: bool, note: Sequence[str] = ()) -> str:
+    """Return a page as Markdown: conclusions, method, tables.
+
+    Args:
+        script: name of the script, and of its target in the Makefile and its page.
+        note: paragraphs between the conclusions and the method.
+    """
+    name = {"interval_coverage": "coverage"}.get(script, script)
+    command = f"python tests/campaign/{script}.py{' --quick' * quick} --out docs/results/{name}.md"
+    lines = [
+        *(f"- {conclusion}" for table in tables for conclusion in table.findings),
+        "",
+        *note,
+        f"- `{command}` (`make {name}`)",
+        f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
+        f"numpy {version('numpy')}, scipy {version('scipy')}, {time.process_time() / 60:.1f} CPU minutes",
+        *(line for table in tables for line in section(table)),
+    ]
+    return "\n".join([intro, *lines]) + "\n"
+
+
+def write_page(
+    given: argparse.Namespace, intro: str, tables: Sequence[Table], *, script: str, note: Sequence[str] = ()
+) -> None:
+    text = page(intro, tables, script=script, quick=given.quick, note=note)
+    if given.out:
+        given.out.write_text(text, encoding="utf-8")
+    else:
+        print(text)

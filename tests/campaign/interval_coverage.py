@@ -8,14 +8,10 @@ seconds and shows every row with next to no studies behind it.
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,9 +22,7 @@ import coverage_synthetic
 import coverage_worlds
 import numpy as np
 import type_one
-from covering import BAR_WORDS, Table, error_of_share, section, share
-
-from rlhf_lab.stages.manifest import git_sha
+from covering import BAR_WORDS, Table, error_of_share, options, share, simulated, write_page
 
 
 @dataclass(frozen=True)
@@ -81,46 +75,23 @@ def simulate(sizes: Sizes) -> list[Table]:
         cliff.cliff,
         cliff.outcome_cliff,
     ]
-    tables = []
-    for part in parts:
-        began = time.process_time()
-        tables.append(part())
-        print(f"{tables[-1].name}: {time.process_time() - began:.0f} s", flush=True)
-    return tables
+    return simulated(parts)
 
 
-def render(tables: Sequence[Table], sizes: Sizes, seconds: float) -> str:
-    """Return the page as Markdown: conclusions, method, tables."""
+def precision(sizes: Sizes) -> list[str]:
+    """Return the paragraph on the bar and on how well a share is known."""
     noise = ", ".join(
         f"{share(error_of_share(0.95, count))} over {count} studies"
         for count in (sizes.studies, sizes.corpora * sizes.given)
     )
-    quick = " --quick" if sizes == QUICK else ""
-    metadata = [
-        *(f"- {conclusion}" for table in tables for conclusion in table.findings),
-        "",
-        f"The bar for coverage is {BAR_WORDS}; cells outside it are bold. A share of .95 is known to {noise} (standard "
-        "error).",
-        "",
-        f"- `python tests/campaign/interval_coverage.py{quick} --out docs/results/coverage.md` (`make coverage`)",
-        f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
-        f"numpy {version('numpy')}, scipy {version('scipy')}, {seconds / 60:.0f} min on one core",
-    ]
-    return "\n".join([INTRO, *metadata, *(line for table in tables for line in section(table))]) + "\n"
+    bar = f"The bar for coverage is {BAR_WORDS}; cells outside it are bold."
+    return [f"{bar} A share of .95 is known to {noise} (standard error).", ""]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, help="Markdown page to write; without it the page is printed")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: every row, few studies")
-    options = parser.parse_args()
-    sizes = QUICK if options.quick else Sizes()
-    began = time.process_time()
-    text = render(simulate(sizes), sizes, time.process_time() - began)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    given = options(__doc__).parse_args()
+    sizes = QUICK if given.quick else Sizes()
+    write_page(given, INTRO, simulate(sizes), script="interval_coverage", note=precision(sizes))
     return 0
 
 

@@ -446,7 +446,7 @@ INFERENCE = (
     Mutant(
         "temperature_interval_unclustered",
         "fit_temperature",
-        "np.bincount(prompt_n, weights=margin_n * miss_n)",
+        "np.bincount(pairs.prompt_n, weights=margin_n * miss_n)",
         "margin_n * miss_n",
         "the interval of a fitted temperature is too narrow where a prompt has several pairs",
     ),
@@ -993,8 +993,8 @@ WATCHED = (
     Mutant(
         "gate_margin_on_the_wrong_side",
         "_from_intervals",
-        "sign * gap + margin",
-        "sign * gap - margin",
+        "margin_p_values(gain, check.demand.margin)",
+        "margin_p_values(gain, -check.demand.margin)",
         "a change within the margin is called a regression",
     ),
     Mutant(
@@ -1642,8 +1642,8 @@ SEQUENTIAL = (
     Mutant(
         "sequential_one_direction",
         "difference_p",
-        "2 * level_of(_smallest_p(t_L, looks.count_L))",
-        "level_of(_smallest_p(t_L, looks.count_L))",
+        "2 * level_of(_smallest_p(np.abs(looks.mean_L), looks))",
+        "level_of(_smallest_p(np.abs(looks.mean_L), looks))",
         "the wrong-verdict rate of claims of direction is doubled",
     ),
     Mutant(

@@ -31,7 +31,7 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.statistics.inference import min_sd
 from rlhf_lab.statistics.sequential import difference_p, looks_at
-from rlhf_lab.studies.scales import log_scale, logit_scale
+from rlhf_lab.studies.replicates import log_scale, logit_scale
 
 ALPHA = 0.05
 LEAST_RUNS = 60

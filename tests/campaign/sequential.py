@@ -8,25 +8,21 @@ to no studies behind it, and `--calibrate` simulates the table of `rlhf_lab/stat
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import sys
-import time
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.extend(str(Path(__file__).resolve().parents[level]) for level in range(3))
 
 import numpy as np
-from covering import Table, error_of_share, section, share, span
+from covering import Table, claims, error_of_share, options, share, simulated, span, write_page
 from scipy import stats
 from scipy.special import stdtr
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.statistics.sequential import (
     BOUNDARIES,
     FIRST,
@@ -113,35 +109,41 @@ NO_DIFFERENCE: dict[str, Draw] = {
 }
 
 
+CELLS = tuple(f"{claims(size)}, {n} seeds" for size in FAMILIES for n in HORIZONS)
+
+
+def family_rates(p_values: Iterable[FloatArray]) -> list[float]:
+    """Return the shares of studies in which Holm rejects something, in the order of `CELLS`.
+
+    It does exactly if the smallest p-value is at most α over the number of claims.
+
+    Args:
+        p_values: p-values of each claim, (studies, horizons).
+    """
+    p_CNH = np.stack(list(p_values))
+    return [float(share) for size in FAMILIES for share in (p_CNH[:size].min(axis=0) <= ALPHA / size).mean(axis=0)]
+
+
 def false_differences(studies: int) -> Table:
     """Claims of a difference where there is none: how often a family has a verdict."""
-    rows, rates = [], {}
+    rates = {}
     for index, (name, draw) in enumerate(NO_DIFFERENCE.items()):
         rng = np.random.default_rng([1, index])
-        p_CNH = np.stack([draw(rng, studies) for _ in range(max(FAMILIES))])
-        # Holm rejects something exactly if the smallest p-value is at most α over the number of claims.
-        rates[name] = [
-            float((p_CNH[:size, :, horizon].min(axis=0) <= ALPHA / size).mean())
-            for size in FAMILIES
-            for horizon in range(len(HORIZONS))
-        ]
-        rows.append((name, *map(share, rates[name])))
+        rates[name] = family_rates(draw(rng, studies) for _ in range(max(FAMILIES)))
     symmetric = [rate for name in SYMMETRIC for rate in rates[name]]
     coins = [rate for name, found in rates.items() if "outcomes" in name for rate in found]
     return Table(
         name="Claims of a difference where there is none",
         about=(
-            "Share of studies in which some claim of the family is decided at a look up to this number of "
-            "seeds, either "
-            "way, after Holm. Claims are independent, which is the worst case. Amounts vary much on one "
-            "side (sd of the "
-            f"logarithm 1) and little on the other (.1). {studies} studies per cell (standard error "
+            "Share of studies in which some claim of the family is decided at a look up to this number of seeds, "
+            "either way, after Holm. Claims are independent, which is the worst case. Amounts vary much on one side "
+            f"(sd of the logarithm 1) and little on the other (.1). {studies} studies per cell (standard error "
             f"{share(error_of_share(0.05, studies))} at .05)."
         ),
-        header=("differences", *(f"{_claims(size)}, {n} seeds" for size in FAMILIES for n in HORIZONS)),
-        rows=tuple(rows),
+        header=("differences", *CELLS),
+        rows=tuple((name, *map(share, found)) for name, found in rates.items()),
         findings=(
-            f"Where there is no difference, studies with 1, 3 and 6 claims that are looked at after every seed decide "
+            "Where there is no difference, studies with 1, 3 and 6 claims that are looked at after every seed decide "
             f"something in {span(symmetric)} of cases (normal, heavy-tailed, and amounts on a log scale), by "
             f"{HORIZONS[-1]} seeds too; claims about 0/1 outcomes in {span(coins)}.",
             "An ordinary t test at every look would find a difference in "
@@ -162,24 +164,17 @@ def at_the_edge(studies: int) -> Table:
     for index, (name, judge) in enumerate(cells.items()):
         rng = np.random.default_rng([2, index])
         draws = (rng.standard_normal((studies, HORIZONS[-1])) for _ in range(max(FAMILIES)))
-        p_CNH = np.stack([at_horizons(judge(gaps, 1.0)) for gaps in draws])
-        rates = [
-            float((p_CNH[:size, :, horizon].min(axis=0) <= ALPHA / size).mean())
-            for size in FAMILIES
-            for horizon in range(len(HORIZONS))
-        ]
+        rates = family_rates(at_horizons(judge(gaps, 1.0)) for gaps in draws)
         found += rates
         rows.append((name, *map(share, rates)))
     return Table(
         name="Verdicts at the margin and at the published effect",
         about=(
-            "The true difference is exactly the margin, or exactly the published effect: one standard "
-            "deviation. Share of studies "
-            "in which some "
-            f"claim of the family has this verdict, which is wrong there. Normal differences; {studies} "
-            "studies per cell."
+            "The true difference is exactly the margin, or exactly the published effect: one standard deviation. "
+            "Share of studies in which some claim of the family has this verdict, which is wrong there. Normal "
+            f"differences; {studies} studies per cell."
         ),
-        header=("verdict", *(f"{_claims(size)}, {n} seeds" for size in FAMILIES for n in HORIZONS)),
+        header=("verdict", *CELLS),
         rows=tuple(rows),
         findings=(
             f"Exactly at the margin or at the published effect, a wrong verdict of sameness, of its opposite or of "
@@ -207,10 +202,9 @@ def some_true(studies: int) -> Table:
     return Table(
         name="Six claims of which three hold",
         about=(
-            "Three of six differences exist, with this size in standard deviations of paired differences. "
-            "Share of studies "
-            "in which one of the other three is decided, and share of the existing ones that are decided. Normal "
-            f"differences; {studies} studies per cell."
+            "Three of six differences exist, with this size in standard deviations of paired differences. Share of "
+            "studies in which one of the other three is decided, and share of the existing ones that are decided. "
+            f"Normal differences; {studies} studies per cell."
         ),
         header=("difference", *(f"wrong, {n} seeds" for n in HORIZONS), *(f"decided, {n} seeds" for n in HORIZONS)),
         rows=tuple(rows),
@@ -243,15 +237,13 @@ def power(studies: int) -> Table:
             quantiles = np.quantile(seeds_N, [0.5, 0.9]).astype(int)
             shares = [share(float(decided_NL[:, n - 1].mean())) for n in HORIZONS[:2]]
             cells = (f"{seeds_N.mean():.1f}", *map(str, quantiles), *shares, *map(str, fixed))
-            rows.append((f"{effect:g} sd", _claims(size), *cells))
+            rows.append((f"{effect:g} sd", claims(size), *cells))
     return Table(
         name="Power and numbers of seeds",
         about=(
-            "All claims of the family are true, with this difference in standard deviations of paired "
-            "differences. A study "
-            f"stops when all of them are decided, or after {last} seeds. Fixed: number of seeds at which a t "
-            "test at 5 % "
-            "over the number of claims decides a claim with probability .80 or .95. Normal differences; "
+            "All claims of the family are true, with this difference in standard deviations of paired differences. A "
+            f"study stops when all of them are decided, or after {last} seeds. Fixed: number of seeds at which a t "
+            "test at 5 % over the number of claims decides a claim with probability .80 or .95. Normal differences; "
             f"{studies} studies."
         ),
         header=(
@@ -268,7 +260,7 @@ def power(studies: int) -> Table:
         labels=2,
         findings=(
             "With one claim, a difference of 3, 2, 1.5 or 1 standard deviation is decided after "
-            f"{', '.join(row[2] for row in rows[::-1] if row[1] == _claims(1))} seeds on average.",
+            f"{', '.join(row[2] for row in rows[::-1] if row[1] == claims(1))} seeds on average.",
             f"The mean number of seeds is {min(ratios):.2f} to {max(ratios):.2f} times the fixed number that decides "
             "95 % of claims, and the size of the difference need not be known in advance.",
         ),
@@ -308,18 +300,13 @@ def intervals(studies: int) -> Table:
     return Table(
         name="Sequential intervals",
         about=(
-            "Share of studies whose 95 % interval holds the true difference at every look up to this number "
-            "of seeds, and "
-            f"median width relative to a t interval of all seeds that is looked at once. {studies} studies per row."
+            "Share of studies whose 95 % interval holds the true difference at every look up to this number of seeds, "
+            f"and median width relative to a t interval of all seeds that is looked at once. {studies} studies per row."
         ),
         header=("differences", *(f"holds, {n} seeds" for n in HORIZONS), *(f"width, {n} seeds" for n in HORIZONS)),
         rows=tuple(rows),
         findings=(f"Sequential 95 % intervals hold the truth at every look in {span(found)} of studies.",),
     )
-
-
-def _claims(size: int) -> str:
-    return f"{size} claim{'s' * (size > 1)}"
 
 
 PARTS = (false_differences, at_the_edge, some_true, power, intervals)
@@ -329,19 +316,6 @@ Studies with `study.until=decided` are looked at after every seed from the third
 how many seeds does it need? Everything below is simulated and judged by the functions that judge a study
 (`rlhf_lab/statistics/sequential.py`; [method](../design/044-sequential.md)).
 """
-
-
-def render(tables: Sequence[Table], studies: int, seconds: float) -> str:
-    """Return the page as Markdown: conclusions, method, tables."""
-    quick = " --quick" if studies == QUICK else ""
-    metadata = [
-        *(f"- {conclusion}" for table in tables for conclusion in table.findings),
-        "",
-        f"- `python tests/campaign/sequential.py{quick} --out docs/results/sequential.md` (`make sequential`)",
-        f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
-        f"numpy {version('numpy')}, scipy {version('scipy')}, {seconds / 60:.1f} CPU minutes",
-    ]
-    return "\n".join([INTRO, *metadata, *(line for table in tables for line in section(table))]) + "\n"
 
 
 def calibration(paths: int, seed: int = 0) -> FloatArray:
@@ -357,28 +331,18 @@ def calibration(paths: int, seed: int = 0) -> FloatArray:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, help="Markdown page to write; without it the page is printed")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: every row, few studies")
+    parser = options(__doc__)
     parser.add_argument(
         "--calibrate", action="store_true", help="print the table of boundaries, from 4 million studies"
     )
-    options = parser.parse_args()
-    if options.calibrate:
+    given = parser.parse_args()
+    if given.calibrate:
         minima = calibration(4_000_000)
         print(*(f"({level:g}, {np.quantile(minima, level):.4g})," for level, _ in BOUNDARIES[:-1]), "(1, 1)")
         return 0
-    studies = QUICK if options.quick else STUDIES
-    began = time.process_time()
-    tables = []
-    for part in PARTS:
-        tables.append(part(studies))
-        print(f"{tables[-1].name}: {time.process_time() - began:.0f} s", flush=True)
-    text = render(tables, studies, time.process_time() - began)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    studies = QUICK if given.quick else STUDIES
+    tables = simulated([partial(part, studies) for part in PARTS])
+    write_page(given, INTRO, tables, script="sequential")
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from covering import SEEDS, Table, error_of_share, share, span
+from covering import SEEDS, Table, claims, error_of_share, share, span
 from judging import compare, errors_of_rates
 
 from rlhf_lab.core.types import FloatArray
@@ -17,6 +17,7 @@ from rlhf_lab.statistics.inference import Comparison, holm
 from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, claim_p, decide
 
 FAMILIES = (1, 3, 6)
+CELLS = tuple(f"{claims(size)}, {n} seeds" for size in FAMILIES for n in SEEDS)
 LEVELS, METRICS = 3, 2
 MARGIN = 1.0
 EFFECTS = (1.0, 2.0, 3.0)
@@ -134,7 +135,7 @@ def difference_errors(studies: int) -> Table:
             f"effect of their seed. {studies} studies per cell (standard error {share(error_of_share(0.05, studies))} "
             "at .05)."
         ),
-        header=("values", *(f"{_claims(size)}, {n} seeds" for size in FAMILIES for n in SEEDS)),
+        header=("values", *CELLS),
         rows=tuple(rows),
         findings=(
             f"Where there is no difference, families of 1, 3 and 6 claims decide something in {span(symmetric)} of "
@@ -177,7 +178,7 @@ def sameness_errors(studies: int) -> Table:
             f"of a claim of sameness (at most .05), the second that of its opposite (.025 by its two sides). {studies} "
             "studies per cell."
         ),
-        header=("values", "verdict", *(f"{_claims(size)}, {n} seeds" for size in FAMILIES for n in SEEDS)),
+        header=("values", "verdict", *CELLS),
         rows=tuple(rows),
         labels=2,
         findings=(
@@ -211,7 +212,7 @@ def power(studies: int) -> Table:
             "Share of claims of a difference that are confirmed when all of the family are true; the size of the "
             f"difference in standard deviations of paired differences. {studies} studies per cell."
         ),
-        header=("true difference", *(f"{_claims(size)}, {n} seeds" for size in FAMILIES for n in SEEDS)),
+        header=("true difference", *CELLS),
         rows=tuple(rows),
         findings=(
             "A single claim of a difference of 1, 2 or 3 standard deviations is confirmed in "
@@ -222,7 +223,3 @@ def power(studies: int) -> Table:
             + ".",
         ),
     )
-
-
-def _claims(size: int) -> str:
-    return "1 claim" if size == 1 else f"{size} claims"

@@ -10,7 +10,7 @@ import pytest
 from rlhf_lab.algorithms.reward_models.attempt_audit import audit_attempts, chosen, rank_within_tasks
 from rlhf_lab.algorithms.reward_models.reward_model import auroc_of_pairs
 from rlhf_lab.core.types import Pair, RewardBatch
-from rlhf_lab.data.attempts import Attempts
+from rlhf_lab.data.generated import Attempts
 
 SCORES = {"a": 3.0, "b": 1.0, "c c": 2.0, "d": 0.0, "e": 5.0, "f f": 5.0, "g": 4.0, "h": 1.0, "i": 9.0}
 TASKS = [

@@ -94,8 +94,9 @@ def test_a_bin_keeps_ties_together_and_has_enough_pairs():
 
 
 def test_a_tie_is_a_coin_at_confidence_one_half():
-    assert overconfidence([0.0, 0.0], [0, 1]).mean == 0.0
-    assert brier([0.0, 0.0], [0, 1]).mean == 0.0
+    """Every pair counts as half right at confidence one half, and no draw of perfect calibration differs from that."""
+    assert overconfidence([0.0, 0.0], [0, 1]).mean == brier([0.0, 0.0], [0, 1]).mean == 0.0
+    assert perfect_ece(np.zeros(40), np.arange(40)).high == 0.0
 
 
 def test_unscored_pairs_are_left_out_and_counted():
@@ -138,11 +139,6 @@ def test_perfect_calibration_with_one_pair_a_prompt_is_that_of_independent_pairs
     separate, together = perfect_ece(margin, np.arange(400)), perfect_ece(margin, prompts)
     assert together.mean == pytest.approx(separate.mean, rel=0.1)
     assert not perfect_ece(margin, np.zeros(400)).bounded  # one prompt gives no estimate of the similarity of its pairs
-
-
-def test_ties_are_right_by_half_under_perfect_calibration_too():
-    """All margins 0: every pair counts as half right at confidence one half, and no draw differs from that."""
-    assert perfect_ece(np.zeros(40), np.arange(40)).high == 0.0
 
 
 @pytest.mark.parametrize("planted", [3.0, 0.4])
@@ -190,12 +186,9 @@ def test_the_interval_of_a_temperature_covers_with_pairs_that_are_alike():
     assert 86 <= covered <= 100
 
 
-def test_temperatures_at_the_edge_have_no_interval():
+def test_a_temperature_by_hand_and_at_the_edge():
+    """Three of four pairs right at |Δ| = 2: σ(2/T) = 3/4, so T = 2/ln 3. At the edge there is no interval."""
+    assert fit_temperature([2.0, 2.0, 2.0, -2.0], range(4)).mean == pytest.approx(2 / LN3)
     sure, hopeless = fit_temperature([1.0, 2.0, 3.0], [0, 1, 2]), fit_temperature([-1.0, -2.0, 1.0], [0, 1, 2])
     assert (sure.mean, sure.bounded) == (calibration.MIN_TEMPERATURE, False)
     assert (hopeless.mean, hopeless.bounded) == (calibration.MAX_TEMPERATURE, False)
-
-
-def test_a_temperature_by_hand():
-    """Three of four pairs right at |Δ| = 2: σ(2/T) = 3/4, so T = 2/ln 3."""
-    assert fit_temperature([2.0, 2.0, 2.0, -2.0], range(4)).mean == pytest.approx(2 / LN3)

@@ -8,9 +8,9 @@ from typing import Any
 import families
 import pytest
 import torch
+from memory_cases import nbytes, require_counted, saved_for_backward
+from test_sampler import flat
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory.shapes import config_shape
@@ -18,12 +18,10 @@ from rlhf_lab.memory.state import Training, frozen_state, weight_bytes
 from rlhf_lab.memory.work import ComputePrecision, Rows, block_bytes
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.experts import compute_under_autocast, experts
 from rlhf_lab.models.logprobs import has_linear_head, head_cap, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import HuggingFace, LoRA
-from rlhf_lab.models.sharded import blocks
-from rlhf_lab.models.weights import is_packed
+from rlhf_lab.models.weights import compute_under_autocast, experts, is_packed
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
@@ -44,14 +42,7 @@ def loaded(family: str, directory: Path, **settings: Any) -> nn.Module:
 @pytest.mark.parametrize("family", PLANNED)
 def test_parameters_are_counted_as_transformers_makes_them(family: str, tied: bool) -> None:
     config = families.config(family, tie_word_embeddings=tied)
-    shape = config_shape(config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-        config.num_labels = 3
-        scored = AutoModelForSequenceClassification.from_config(config)
-    assert shape.parameters == sum(p.numel() for p in model.parameters())
-    assert shape.scalar(3).parameters == sum(p.numel() for p in scored.parameters())
-    assert shape.block == sum(p.numel() for p in blocks(model)[0].parameters())
+    require_counted(config_shape(config), config)
 
 
 @pytest.mark.parametrize("family", PLANNED)
@@ -83,18 +74,11 @@ def saved_bytes(family: str, layers: int, rows: Rows, low: bool) -> int:
     """Bytes that autograd keeps of a forward pass of the trunk, each storage once, without the weights."""
     model: Any = compute_under_autocast(families.random_model(family, num_hidden_layers=layers))
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
-    kept: dict[int, torch.Tensor] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = tensor
-        return tensor
-
     ids = torch.randint(2, 97, (rows.rows, rows.width), generator=torch.Generator().manual_seed(0))
-    with saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16, enabled=low):
+    saved = saved_for_backward(lambda tensor: tensor.untyped_storage().data_ptr() in own)
+    with saved as kept, torch.autocast("cpu", torch.bfloat16, enabled=low):
         model.base_model(input_ids=ids, use_cache=False)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return nbytes(kept)
 
 
 def test_experts_are_all_in_memory_and_few_at_work() -> None:
@@ -121,20 +105,12 @@ def test_sampler_and_forward_pass_agree(family: str, tmp_path: Path) -> None:
     assert has_linear_head(model) and head_cap(model) == (3.0 if family == "gemma2" else None)
     prompts = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
     samples = LocalSampler(Local(max_new_tokens=9, max_prompt_tokens=9), [1]).sample(model, prompts, 3, seed=0)
-    rows = [
-        (p, response)
-        for p, responses in zip(samples.prompts, samples.responses_BG, strict=True)
-        for response in responses
-    ]
-    sampled = torch.tensor([x for group in samples.logps_BG for response in group for x in response])
+    rows, sampled = flat(samples)
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
-        expected = []
-        for prompt, response in rows:
-            table_TV = model(torch.tensor([prompt + response])).logits[0].double().log_softmax(-1)
-            expected.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(response)[:, None])[:, 0])
-    assert (ours - torch.cat(expected)).abs().max() < 1e-5
-    assert (sampled - torch.cat(expected)).abs().max() < 1e-5
+    expected = families.forward_logps(model, rows)
+    assert (ours - expected).abs().max() < 1e-5
+    assert (sampled - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -159,8 +135,7 @@ def test_four_bits(family: str, tmp_path: Path) -> None:
     model = add_adapter(loaded(family, tmp_path, weights="nf4", lora=LoRA(4)), LoRA(4), 0)
     assert any(is_packed(parameter) for parameter in model.parameters())
     samples = LocalSampler(Local(max_new_tokens=5, max_prompt_tokens=9), [1]).sample(model, [[5, 6, 7]], 2, seed=0)
-    rows = [(samples.prompts[0], response) for response in samples.responses_BG[0]]
-    sampled = torch.tensor([x for response in samples.logps_BG[0] for x in response])
+    rows, sampled = flat(samples)
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
     assert (ours - sampled).abs().max() < 0.1  # both in bfloat16, whose sums have another order

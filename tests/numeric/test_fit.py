@@ -15,7 +15,7 @@ from test_sampler import CONFIGS, eager_eos, flat, random_model, sample
 
 from rlhf_lab.core.errors import DeviceMemoryError
 from rlhf_lab.core.files import read_json
-from rlhf_lab.memory.device import Device
+from rlhf_lab.memory.devices import Device
 from rlhf_lab.memory.neutral import fitted, neutral_change
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.sampling.decoder import Decoder

@@ -8,61 +8,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import families
 import pytest
 import torch
+from test_sampler import flat
 from torch import nn
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig
 
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.models.build import load_policy, load_reward_model, reward_scores
-from rlhf_lab.models.encoding import Row, TokenBatch
+from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
 VOCABULARY, EOS = 97, 1
-SMALL: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "intermediate_size": 24,
-    "head_dim": 8,
-    "vocab_size": VOCABULARY,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": EOS,
-}
-CONFIGS: dict[str, Any] = {
-    "gemma2": Gemma2Config(**SMALL, sliding_window=8, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
-    "gemma3": Gemma3TextConfig(**SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]),
+WINDOWS: dict[str, dict[str, Any]] = {
+    "gemma2": {"sliding_window": 8},
+    "gemma3": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
 }
 
 
 def saved(family: str, directory: Path) -> nn.Module:
-    """A random model with logits of several nats, written to a directory; its attention is Hugging Face's eager one."""
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[family], attn_implementation="eager").eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.2)
+    """A random model, written to a directory; its attention is Hugging Face's eager one."""
+    model: Any = families.random_model(family, **WINDOWS[family], attn_implementation="eager")
     model.save_pretrained(directory)
     return model
 
 
-def expected_logps(model: Any, rows: list[Row]) -> torch.Tensor:
-    """Row by row through Hugging Face's forward: float64 log-softmax of the logits before each response token."""
-    logps = []
-    with torch.no_grad():
-        for prompt, response in rows:
-            table_TV = model(torch.tensor([prompt + response])).logits[0].double().log_softmax(-1)
-            logps.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(response)[:, None])[:, 0])
-    return torch.cat(logps)
-
-
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", WINDOWS)
 def test_log_probabilities_and_sampler_are_those_of_the_models_own_forward(family: str, tmp_path: Path) -> None:
     """Responses of up to 20 tokens after prompts of up to 12, so windows of 8 are left behind."""
     original = saved(family, tmp_path)
@@ -70,15 +44,10 @@ def test_log_probabilities_and_sampler_are_those_of_the_models_own_forward(famil
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(2, VOCABULARY, (length,), generator=generator).tolist() for length in (5, 9, 3, 12)]
     samples = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=20), [EOS]).sample(model, prompts, 3, seed=0)
-    rows = [
-        (p, response)
-        for p, responses in zip(samples.prompts, samples.responses_BG, strict=True)
-        for response in responses
-    ]
-    sampled = torch.tensor([x for group in samples.logps_BG for response in group for x in response])
+    rows, sampled = flat(samples)
     with torch.no_grad():
         ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
-    expected = expected_logps(original, rows)
+    expected = families.forward_logps(original, rows)
     assert (ours - expected).abs().max() < 1e-5
     assert (sampled - expected).abs().max() < 1e-5
 

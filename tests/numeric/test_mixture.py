@@ -7,7 +7,7 @@ import pytest
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.mixture import HELD_OUT, NOT_DRAWN, UNUSED, mixed, row_counts
-from rlhf_lab.data.mixture_settings import Mixture
+from rlhf_lab.data.settings import Mixture
 from rlhf_lab.training.run import seed_for
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import ONE_LAYER, SMALL_WORLD, gpt2_tokenizer, planned
-from test_sampler import CONFIGS, prompts, random_model
+from test_lora import BATCH, tokens
+from test_sampler import CONFIGS, random_model
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.critic import Critic, build_critic
@@ -21,8 +22,7 @@ from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.models import lora
 from rlhf_lab.models.build import load_policy, load_reward_model, reward_outputs, reward_scores, save_model
-from rlhf_lab.models.encoding import Encoder, TokenBatch
-from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.model_files import base_identity
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.reward_ensemble import averaged, stackable
@@ -37,7 +37,6 @@ from rlhf_lab.training.settings import TrainingSettings
 
 pytest.importorskip("peft")
 
-BATCH = TokenBatch.from_rows([(prompt[:-2], prompt[-2:]) for prompt in prompts()])
 SETTINGS = LoRA(4)
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}
 """Rows of full blocks of 64 numbers, which four bits need."""
@@ -93,11 +92,6 @@ def held_bytes(*models: nn.Module) -> int:
 @torch.no_grad()
 def scores(model: nn.Module) -> torch.Tensor:
     return reward_scores(model, BATCH)
-
-
-@torch.no_grad()
-def tokens(model: nn.Module) -> torch.Tensor:
-    return token_logps(model, BATCH).logps_N
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.evaluations.best_of_n import estimates
-from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl, best_of_n_weights
+from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl, choice_probabilities
 from rlhf_lab.statistics.overoptimization import fit_curve, fit_over_seeds, held_out_advantage
 
 
@@ -156,7 +156,7 @@ def test_the_mean_of_the_seeds_curves_is_the_curve_of_their_mean_parameters():
 
 def test_best_of_two_of_three_by_hand():
     # Subsets of ranks {1,2}, {1,3}, {2,3}: rank 2 is best once, rank 3 twice. Weights 0, 1/3, 2/3.
-    assert best_of_n_weights(3, (2,))[0] == pytest.approx([0, 1 / 3, 2 / 3])
+    assert choice_probabilities([1, 2, 3], 2) == pytest.approx([0, 1 / 3, 2 / 3])
     # proxy 5, 1, 3 → ranks 3, 1, 2; gold 0, 6, 9: (9 + 2·0)/3 = 3.
     assert best_of_n([5, 1, 3], [0, 6, 9], [2]) == pytest.approx([3])
 
@@ -194,12 +194,11 @@ def test_unscored_samples_cannot_be_chosen():
 
 
 def test_weights_are_probabilities_for_large_n():
-    weights = best_of_n_weights(4096, (1, 64, 4096))
-    assert weights.sum(axis=1) == pytest.approx([1, 1, 1])
-    assert weights[0] == pytest.approx(np.full(4096, 1 / 4096))
-    assert weights[2, -1] == pytest.approx(1)
+    one, some, all_of_them = (choice_probabilities(range(4096), n) for n in (1, 64, 4096))
+    assert one == pytest.approx(np.full(4096, 1 / 4096))
+    assert some.sum() == pytest.approx(1) and all_of_them[-1] == 1
     with pytest.raises(NumericError, match="n must be at least 1"):
-        best_of_n_weights(3, (0,))
+        best_of_n([1, 2, 3], [1, 2, 3], [0])
 
 
 def test_the_kl_of_best_of_n_is_exact_without_ties():

@@ -145,25 +145,8 @@ def test_rows_end_to_end_as_flash_attention_takes_them(monkeypatch: pytest.Monke
 # --- where it pays
 
 
-def llama(hidden: int = 128, **more: Any) -> Any:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=hidden,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=2 * hidden,
-        vocab_size=97,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-        **more,
-    )
-    return AutoModelForCausalLM.from_config(config).eval()
-
-
 def test_alike_lengths_stay_padded_and_ragged_ones_are_packed() -> None:
-    config = llama().config
+    config = families.random_model("qwen3", hidden_size=128).config
     equal = TokenBatch.from_rows([([2 + row] * 20, [3] * 20) for row in range(8)])
     assert best_packing(config, equal, "whole rows") is None
     batch = TokenBatch.from_rows(ragged(8, 2))
@@ -173,7 +156,7 @@ def test_alike_lengths_stay_padded_and_ragged_ones_are_packed() -> None:
 
 def test_the_mask_counts_once_for_all_blocks_that_a_gradient_keeps() -> None:
     """Width 32, 1,016 slots: 768 packed; 98,304 pairs are 98,304 / 6·32 = 512 slots more or, over 4 blocks, 128."""
-    config = llama(32).config
+    config = families.random_model("qwen3", hidden_size=32).config
     batch = TokenBatch.from_rows(ragged(8, 1, max_length=120))
     assert batch.tokens_BT.numel() == 1016
     assert best_packing(config, batch, "whole rows") is None
@@ -185,7 +168,7 @@ def test_the_mask_counts_once_for_all_blocks_that_a_gradient_keeps() -> None:
 def test_two_passes_are_taken_where_replies_are_alike() -> None:
     """4 prompts of 32, each with 8 responses of 40: packed rows would compute the masked pairs of responses, too."""
     batch = TokenBatch.from_rows([([2 + row // 8] * 32, [3] * 40) for row in range(32)])
-    config = llama().config
+    config = families.random_model("qwen3", hidden_size=128).config
     assert best_packing(config, batch, "two passes") is None
     ragged_batch = TokenBatch.from_rows(ragged(4, 8, max_length=100))
     assert best_packing(config, ragged_batch, "two passes") is not None
@@ -261,7 +244,7 @@ def test_what_lies_inside_a_backbone_is_not_tried_by_itself(monkeypatch: pytest.
 def check_divided_pass() -> None:
     """Rows of the process, packed under FSDP2 with checkpointing: gradients add up to those of one process."""
     batches = [TokenBatch.from_rows(ragged(4, 4, seed=seed)) for seed in (1, 2)]
-    model = llama()
+    model = families.random_model("qwen3")
     one_process = copy.deepcopy(model)
     expected: Gradients = {}
     with computed_as("whole rows"):

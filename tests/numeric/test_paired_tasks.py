@@ -113,11 +113,7 @@ def test_many_templates_use_the_clustered_t_test():
 
 
 def test_a_family_of_agents():
-    outcomes = {
-        "oracle": single([1] * 12),
-        "react": single([1] * 5 + [0] * 7),
-        "refuse": single([1] * 1 + [0] * 11),
-    }
+    outcomes = {"oracle": single([1] * 12), "react": single([1] * 5 + [0] * 7), "refuse": single([1] * 1 + [0] * 11)}
     first, second, third = compare_agents(outcomes, {})
     assert (first.first, first.second, third.first, third.second) == ("oracle", "react", "react", "refuse")
     # p = 2·½⁷, 2·½¹¹, 2·½⁴; Holm: three times the least, twice the next, once the last

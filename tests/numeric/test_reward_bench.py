@@ -79,11 +79,7 @@ def test_ties_without_spread_do_not_divide_by_zero():
 
 def test_a_question_without_its_reference_counts_for_its_own_accuracy_only():
     """Question 2 has a tied prompt alone, and loses it: tied 1/2, reference 1/1; the rest is of question 0."""
-    prompts = [
-        TiesPrompt(0, True, [5, 4], [1]),
-        TiesPrompt(0, False, [6], [2]),
-        TiesPrompt(2, True, [1, 1], [2]),
-    ]
+    prompts = [TiesPrompt(0, True, [5, 4], [1]), TiesPrompt(0, False, [6], [2]), TiesPrompt(2, True, [1, 1], [2])]
     assert ties_score(prompts) == pytest.approx(0.3 * 0.5 + 0.3 + 0.2 + 0.2 + 0.01 * math.tanh(2))
     with pytest.raises(NumericError, match="no question here has both"):
         ties_score(prompts[2:])

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.statistics.association import pooled_products, within_prompts
-from rlhf_lab.statistics.reward_distance import starc_distance, starc_distances
+from rlhf_lab.statistics.association import pooled_products, starc_distance, starc_distances, within_prompts
 
 PROMPTS = np.repeat(np.arange(400), 4)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support import planned
+from test_sampler import flat
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -74,8 +75,7 @@ def sample(model: nn.Module, tokens: int) -> Samples:
 
 def gap(model: nn.Module, samples: Samples) -> float:
     """Largest difference in nats between the sampler's log-probabilities and those that training computes."""
-    rows = [(p, r) for p, responses in zip(samples.prompts, samples.responses_BG, strict=True) for r in responses]
-    sampled = torch.tensor([x for group in samples.logps_BG for response in group for x in response])
+    rows, sampled = flat(samples)
     with torch.no_grad():
         return float((token_logps(model, TokenBatch.from_rows(rows)).logps_N - sampled).abs().max())
 

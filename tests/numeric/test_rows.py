@@ -11,12 +11,7 @@ from rlhf_lab.statistics import rows
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 
-ROWS = [
-    {"prompt": "b", "score": 1.0},
-    {"prompt": "a", "score": None},
-    {"prompt": "b", "score": 0.0},
-    {"prompt": "c"},
-]
+ROWS = [{"prompt": "b", "score": 1.0}, {"prompt": "a", "score": None}, {"prompt": "b", "score": 0.0}, {"prompt": "c"}]
 
 
 def test_missing_values_are_nan_in_a_column_and_left_out_of_outcomes() -> None:

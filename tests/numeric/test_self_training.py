@@ -15,7 +15,7 @@ from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.stages.execute import execute
-from rlhf_lab.statistics.balance import balance_score
+from rlhf_lab.statistics.repeated_samples import balance_score
 
 TASK = Task("\n\nHuman: 1 + 1\n\nAssistant:")
 

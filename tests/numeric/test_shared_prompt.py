@@ -5,25 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import test_logprobs
 import torch
+from test_logprobs import VOCABULARY
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.shared_prompt import RowLayout, can_pack, can_take_two_passes, computed_as
 
-VOCABULARY = 97
-SMALL: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 24,
-    "vocab_size": VOCABULARY,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": 1,
-}
+SMALL = test_logprobs.SMALL | {"num_attention_heads": 4, "num_key_value_heads": 2}
 CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig(**SMALL),
     "qwen3": Qwen3Config(**SMALL, head_dim=8),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, gpt2_tokenizer, planned
-from test_sampler import CONFIGS, flat, prompts, random_model, sample
+from test_lora import BATCH, moved, tokens
+from test_sampler import CONFIGS, flat, random_model, sample
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
@@ -33,7 +34,6 @@ from rlhf_lab.training.stage_spec import Outputs
 
 pytest.importorskip("bitsandbytes")
 
-BATCH = TokenBatch.from_rows([(prompt[:-2], prompt[-2:]) for prompt in prompts()])
 # the middles between their neighbours in this table are where NF4 rounds up (arXiv:2305.14314, appendix E)
 NF4 = torch.tensor(
     [
@@ -42,13 +42,7 @@ NF4 = torch.tensor(
     ]
 )
 # blocks of 64 numbers lie within rows
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-}
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}
 
 
 def wide(family: str) -> nn.Module:
@@ -65,19 +59,6 @@ def saved(family: str, directory: Path) -> Path:
 def loaded(directory: Path, weights: Any, rank: int = 0) -> nn.Module:
     settings = HuggingFace(path=str(directory), weights=weights, lora=LoRA(rank))
     return lora.trainable(load_policy(directory, settings, trained=rank > 0), settings.lora, seed=3)
-
-
-def moved(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(5)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
-    return model
-
-
-@torch.no_grad()
-def tokens(model: nn.Module) -> torch.Tensor:
-    return token_logps(model, BATCH).logps_N
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
@@ -143,10 +124,7 @@ def test_four_bits_keep_what_adapters_have_learned(tmp_path: Path) -> None:
     for stage in ("first", "second"):
         model = loaded(directory, "nf4", rank=4)
         assert torch.allclose(tokens(model), base, atol=0.05)  # it starts where the stage before finished
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter.data.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)) * 0.02)
-        trained = tokens(model)
+        trained = tokens(moved(model, 0.02))
         moved_by = (trained - base).abs().mean()
         directory = tmp_path / stage
         save_model(model, Encoder(tokenizer), directory)
@@ -162,10 +140,7 @@ def test_four_bits_keep_what_adapters_have_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-@pytest.mark.parametrize(
-    ("family", "weights"),
-    [("qwen3", "nf4"), ("gpt2", "bfloat16"), ("gpt_neox", "bfloat16")],
-)
+@pytest.mark.parametrize(("family", "weights"), [("qwen3", "nf4"), ("gpt2", "bfloat16"), ("gpt_neox", "bfloat16")])
 def test_the_sampler_reads_the_models_own_layers(family: str, weights: Any, rank: int, tmp_path: Path) -> None:
     model = moved(loaded(saved(family, tmp_path), weights, rank))
     decoder = Decoder.of(model, torch.bfloat16, 100)
@@ -341,12 +316,6 @@ def test_who_asks_for_trained_weights_in_bfloat16_is_told(weights: Any, rank: in
     run: Any = SimpleNamespace(config=config, note=notes.append)
     _note_trained_weights(run)
     assert ["trained weights are float32" in note for note in notes] == [True] * told
-
-
-@pytest.mark.parametrize("written", ["model.weights_of={reward: bfloat16}", "model.weights_of.reward=bfloat16"])
-def test_one_role_is_written_on_the_command_line(written: str) -> None:
-    model = planned("dpo", *SMALL_WORLD, written).config.model
-    assert (model.stored("reward"), model.stored("reference")) == ("bfloat16", "float32")
 
 
 def test_layers_that_cannot_be_packed_are_refused(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from rlhf_lab.config.compose import compose
 from rlhf_lab.core import bounded_files, files, yaml_files
 from rlhf_lab.core.bounded_files import MIB
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
-from rlhf_lab.data.json_text import JsonText
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows
+from rlhf_lab.data.text_files import JsonText
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.model_files import read_header, reading_weights
 from rlhf_lab.models.settings import HuggingFace

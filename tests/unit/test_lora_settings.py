@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import checked, planned, save_tiny
@@ -22,20 +21,6 @@ SMALL = ("data=mini_hh_small",)
 
 def key(*overrides: str) -> str:
     return planned("dpo_lora", *SMALL, *overrides).key
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("rank=-1", "rank=-1 must be at least 0; 0 trains all parameters"),
-        ("alpha=0", "alpha=0.0 must be above 0"),
-        ("targets=[]", "targets is empty; null is every linear layer"),
-        ("lr_multiple=0", "lr_multiple=0.0 must be above 0"),
-    ],
-)
-def test_a_wrong_setting_is_refused_by_name(wrong: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=rf"model.lora.{message}"):
-        checked("dpo_lora", f"model.lora.{wrong}")
 
 
 def test_an_adapter_takes_a_multiple_of_the_models_rate_and_a_written_rate_as_it_is() -> None:
@@ -100,14 +85,7 @@ def test_the_base_of_an_adapter_folder_counts(tmp_path: Path) -> None:
 
 
 def test_peft_is_imported_only_where_an_adapter_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *rest: Any) -> Any:
-        if name == "peft":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "peft", None)
     model = nn.Linear(2, 2)
     assert trainable(model, LoRA(0), seed=0) is model
     with pytest.raises(MissingDependency, match=r"pip install 'rlhf_lab\[lora\]'"):

@@ -8,7 +8,7 @@ import pytest
 from support import planned
 
 from rlhf_lab.core.types import Pair
-from rlhf_lab.data.mixture_settings import Mixture
+from rlhf_lab.data.settings import Mixture
 from rlhf_lab.data.world_settings import MiniHH, Reviews
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.training.start import vocabulary_rows

@@ -19,7 +19,7 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import function_call
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data import environment
-from rlhf_lab.data.environment_settings import ForeignEnvironment
+from rlhf_lab.data.file_settings import ForeignEnvironment
 from rlhf_lab.data.transcript import render_prompt, response_message, response_text, to_conversation, unquote
 from rlhf_lab.losses.policy import POLICY_LOSSES, ClipRange, PolicyTokens
 from rlhf_lab.models.build import scratch_policy

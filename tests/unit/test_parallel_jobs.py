@@ -16,7 +16,7 @@ from rlhf_lab.config import root
 from rlhf_lab.core import machine, ranks
 from rlhf_lab.core.console import QUIET, VERBOSITY, console
 from rlhf_lab.core.machine import PROCESSES
-from rlhf_lab.memory.device import device
+from rlhf_lab.memory.devices import device
 from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.sweeps import sweep
 from rlhf_lab.sweeps.job_lines import JobLines, job_finished
@@ -96,9 +96,9 @@ def test_an_interrupted_job_is_reported_at_the_end_because_it_may_be_requeued(st
 @pytest.fixture
 def job(study, monkeypatch) -> Any:
     """Job 2 of 3 as a function of its stage, run as Hydra runs it."""
-    runtime = SimpleNamespace(output_dir=str(study / "jobs/1"), choices={"recipe": "dpo"})
-    monkeypatch.setattr(sweep.HydraConfig, "get", lambda: SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(sweep, "_written_keys", set)
+    runtime = SimpleNamespace(output_dir=str(study / "jobs/1"))
+    hydra = SimpleNamespace(runtime=runtime, overrides=SimpleNamespace(task=[]))
+    monkeypatch.setattr(sweep.HydraConfig, "get", lambda: hydra)
     monkeypatch.setattr(sweep, "_plan_job", lambda checked, directory: SimpleNamespace(directory=directory))
     values = root.to_values(checked("dpo"))
     return lambda run_stage: sweep.run_job(values, run_stage)

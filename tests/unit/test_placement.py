@@ -8,13 +8,11 @@ import pytest
 from support import planned
 
 from rlhf_lab.memory.copies import gathered_bytes_to_sample
-from rlhf_lab.memory.device import Device
-from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.devices import GIB, Device
 from rlhf_lab.memory.fit import changed, min_devices
 from rlhf_lab.memory.neutral import neutral_change
-from rlhf_lab.memory.placement import find_placement
 from rlhf_lab.memory.plan import plan_stage
-from rlhf_lab.memory.recipe_table import CARDS_GIB, MODELS, cells, recipe_stage
+from rlhf_lab.memory.recipe_table import CARDS_GIB, MODELS, cells, find_placement, recipe_stage
 from rlhf_lab.memory.sizes import PUBLISHED
 
 LLAMA_8B, QWEN_7B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct"

@@ -14,11 +14,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.memory import check
 from rlhf_lab.memory.copies import micro_rows, reward_copies, sampled, step_rows
-from rlhf_lab.memory.device import Device, device, processes
-from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.devices import GIB, Device, device, processes
 from rlhf_lab.memory.fit import smallest_change
+from rlhf_lab.memory.neutral import memory_lines
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.shapes import config_shape, policy_shape, source_shape
 from rlhf_lab.memory.show import derivation, stage_table
@@ -71,7 +70,7 @@ def test_a_critic_has_an_adapter_and_a_head_of_its_own() -> None:
 
 
 def test_adapters_of_critic_and_reward_model_lie_on_one_base_by_hand() -> None:
-    """rlhf_lab/memory/one_base.py: one base of 4 B a number. Added are the adapters of policy, reward model and critic,
+    """rlhf_lab/memory/copies.py: one base of 4 B a number. Added are the adapters of policy, reward model and critic,
     and of the critic the reward model's once more: it starts from that.
     """
     found = plan_stage(planned("ppo", *HF, "model.lora.rank=4"))
@@ -278,17 +277,17 @@ def small(recipe: str, *overrides: str) -> Any:
 def test_a_run_that_may_not_fit_is_warned_and_one_that_cannot_is_refused(tmp_path: Path) -> None:
     found = plan_stage(small("sft", f"outputs={tmp_path}"))
     between, below = (found.floor + found.peak) / 2 / GIB, found.floor / 2 / GIB
-    lines = check.memory_lines(small("sft", f"outputs={tmp_path}", f"runtime.memory_gib={between}"))
+    lines = memory_lines(small("sft", f"outputs={tmp_path}", f"runtime.memory_gib={between}"))
     assert "may not suffice" in lines[1] and "algorithm.micro_batch_tokens=" in lines[1]
     with pytest.raises(ConfigError, match="sft cannot fit: weights, gradients and optimizer state need"):
-        check.memory_lines(small("sft", f"outputs={tmp_path}", f"runtime.memory_gib={below}"))
+        memory_lines(small("sft", f"outputs={tmp_path}", f"runtime.memory_gib={below}"))
 
 
 def test_a_run_whose_shape_is_unknown_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     data = write_pairs(tmp_path / "pairs.jsonl", toy_rows(8))
     overrides = ("model=hf", "model.path=nobody/nothing", "data=pairs", f"data.path={data}", f"outputs={tmp_path}")
-    (line,) = check.memory_lines(planned("sft", *overrides))
+    (line,) = memory_lines(planned("sft", *overrides))
     assert line.startswith("memory unknown: the shape of nobody/nothing")
 
 

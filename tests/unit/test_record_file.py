@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_lab.core.record_file import RecordFile
 from rlhf_lab.core.types import Pair
-from rlhf_lab.data.pair_file import PairFile
-from rlhf_lab.models.row_file import RowFile
+from rlhf_lab.data.loading import PairFile
+from rlhf_lab.models.turns import RowFile
 
 
 class Lines(RecordFile[str]):

@@ -64,12 +64,9 @@ def test_damage_is_named_with_a_remedy(stage, name, way):
     assert str(error.value).count("model.safetensors") == name.count("model.safetensors")  # no other file is blamed
 
 
-def test_a_kill_between_seal_and_result_is_an_unfinished_stage(stage):
-    write_json(stage / "result.json", {"status": "running"})
+def test_an_unfinished_stage_and_one_without_a_seal_promise_nothing(stage):
+    write_json(stage / "result.json", {"status": "running"})  # killed between seal and result
     check(stage)
-
-
-def test_without_a_seal_nothing_is_promised(stage):
     seal.remove(stage)
     (stage / "result.json").write_text("{")
     check(stage)

@@ -14,7 +14,7 @@ from rlhf_lab.config import root
 from rlhf_lab.core.errors import DeviceMemoryError, NumericError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.stages import worker
-from rlhf_lab.stages.launch import threads
+from rlhf_lab.stages.launch import processes as launch
 from rlhf_lab.stages.launch.processes import STOPPED
 from rlhf_lab.training.loop import Interrupted
 
@@ -86,7 +86,7 @@ def test_nothing_is_built_for_a_parent_that_is_gone_or_a_stage_that_is_another(o
 )
 def test_threads_of_a_process(overrides, processes, expected, monkeypatch):
     chosen: list[int] = []
-    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
+    monkeypatch.setattr(launch, "usable_cores", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    threads.set_threads(checked("sft", *overrides), processes)
+    launch.set_threads(checked("sft", *overrides), processes)
     assert chosen == [expected]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray, TextReward
-from rlhf_lab.data.attempts import Attempts
+from rlhf_lab.data.generated import Attempts
 from rlhf_lab.evaluations.reward_audit import words
-from rlhf_lab.statistics.choice import choice_probabilities
+from rlhf_lab.statistics.best_of_n import choice_probabilities
 from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.steps import auroc

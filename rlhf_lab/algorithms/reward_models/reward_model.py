@@ -36,7 +36,7 @@ from rlhf_lab.algorithms.reward_models.settings import RewardModel
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, Pair, TextReward
-from rlhf_lab.data.attempts import read_attempts
+from rlhf_lab.data.generated import read_attempts
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
 from rlhf_lab.evaluations.attack.card import read_exploits
 from rlhf_lab.evaluations.reward_audit import (

@@ -18,7 +18,7 @@ SFT = (
 SELF_TRAINING = (
     Metric("sampling_temperature", "sampling temperature that the balance score chose for the round"),
     Metric("reward_threshold", "minimum reward of an accepted solution that the balance score chose for the round"),
-    Metric("balance", "B-STaR's balance score of the round's selection (statistics/balance.py)", better="higher"),
+    Metric("balance", "B-STaR's balance score of the round's selection (arXiv:2412.17256)", better="higher"),
     Metric("explored", "fraction of the round's prompts with a right solution among the samples", better="higher"),
     Metric("distinct_right", "distinct right solutions among the samples of a prompt, mean", better="higher"),
     Metric("accepted", "fraction of the round's samples that are accepted"),

@@ -24,7 +24,7 @@ from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.episodes import EpisodeCollector
-from rlhf_lab.statistics.balance import balance_score
+from rlhf_lab.statistics.repeated_samples import balance_score
 from rlhf_lab.training.batching import micro_batches, plan_steps
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run

@@ -24,7 +24,7 @@ class SelfTraining(TrainingSettings):
 
     Each round samples solutions from the current policy, accepts those whose reward reaches a threshold, and trains on
     the distinct accepted ones with the SFT loss. Temperature and threshold of a round are the pair with the highest
-    balance score (`statistics/balance.py`) on samples of some training prompts, whose right answers are known.
+    balance score (`statistics/repeated_samples.py`) on samples of some training prompts, whose right answers are known.
 
     Args:
         rounds: number of rounds of sampling, selection and training.

@@ -16,8 +16,7 @@ from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, prompt_ids
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.models.row_file import RowFile
-from rlhf_lab.models.turns import MaskedRow, conversation_row
+from rlhf_lab.models.turns import MaskedRow, RowFile, conversation_row
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.batching import epoch_steps, micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch

@@ -20,8 +20,6 @@ class OpenEnvSession:
     """One episode, with its own connection to the server.
 
     Args:
-        client: synchronous client of `openenv`, with the methods reset, step and close.
-        options: keyword arguments of `reset`, such as a seed.
         action: name of the action field that holds the response.
         observation: name of the observation field that holds the text for the policy.
     """

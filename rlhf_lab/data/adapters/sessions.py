@@ -48,7 +48,6 @@ class SessionEnvironment:
             prompt was created.
         open_session: (task, seed) → a new session.
         tools: definitions of the tools that every session has; empty if the environment does not handle tool calls.
-        max_turns: maximum number of turns of the policy in an episode.
     """
 
     def __init__(

@@ -41,8 +41,7 @@ def tools_of(instance: object) -> dict[str, Tool]:
                 f"data.environment: the tool {name} of {type(instance).__name__} cannot be described ({error}); give "
                 "its arguments types, and an Args section in its docstring"
             ) from error
-        run = _returning_text(method)
-        tools[name] = Tool(name, function["description"], function["parameters"], run)
+        tools[name] = Tool(name, function["description"], function["parameters"], _returning_text(method))
     return tools
 
 
@@ -106,8 +105,7 @@ def calls_of(response: str, tools: Mapping[str, Tool]) -> list[Call]:
         text = provided if isinstance(provided, str) else json.dumps(provided)
         arguments = provided if isinstance(provided, Mapping) else read_arguments(text)
         name = str(function["name"])
-        call_id = str(call.get("id", ""))
-        generated.append(call_tool(tools, name, arguments, call_id))
+        generated.append(call_tool(tools, name, arguments, str(call.get("id", ""))))
     if generated:
         return generated
     move = read_move(response, tools)

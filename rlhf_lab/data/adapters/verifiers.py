@@ -24,15 +24,6 @@ ROW = ("prompt", "answer", "info", "task", "example_id")
 """Columns of a row that are passed to its rollout."""
 
 
-class _EventLoop:
-    """The event loop shared by all rollouts of a process. It runs in a separate thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        # a daemon thread: rollouts that still wait must not keep the process alive
-        threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
-
-
 class _Rollout:
     """One rollout, as the sampler sees it: its next request, or how it ended."""
 
@@ -47,15 +38,9 @@ class _Rollout:
 
 
 class VerifiersSession:
-    """One episode: a rollout that waits for each response.
+    """One episode: a rollout that waits for each response."""
 
-    Args:
-        environment: environment of the library `verifiers`.
-        row: row of the environment's data set.
-        timeout_s: maximum time to wait for the environment, in seconds.
-    """
-
-    def __init__(self, environment: Any, row: Mapping[str, Any], loop: _EventLoop, timeout_s: float):
+    def __init__(self, environment: Any, row: Mapping[str, Any], loop: asyncio.AbstractEventLoop, timeout_s: float):
         self.environment = environment
         self.row = row
         self.loop = loop
@@ -65,7 +50,7 @@ class VerifiersSession:
         self.said: list[Message] = []
 
     def start(self) -> str:
-        self._task = asyncio.run_coroutine_threadsafe(self._run(), self.loop.loop)
+        self._task = asyncio.run_coroutine_threadsafe(self._run(), self.loop)
         kind, value = self._next()
         if kind != "asked":
             raise LabError(f"the environment of verifiers ended its rollout before the first turn: {value}")
@@ -90,7 +75,7 @@ class VerifiersSession:
     def step(self, response: str, *, is_last: bool) -> Step:
         assert self.rollout.response is not None
         # the future belongs to the event loop of the other thread, so its result has to be set there
-        self.loop.loop.call_soon_threadsafe(self.rollout.response.set_result, response)
+        self.loop.call_soon_threadsafe(self.rollout.response.set_result, response)
         kind, value = self._next()
         if kind == "ended":
             return Step(reward=value, done=True)
@@ -184,7 +169,9 @@ def rows_of(environment: Any) -> dict[str, list[dict[str, Any]]]:
 def opener(environment: Any, timeout_s: float) -> Callable[[Task, int], VerifiersSession]:
     """Return a function that opens a session of a task. The metadata of the task is its row."""
     # one event loop for all sessions, because a rollout waits most of the time
-    loop = _EventLoop()
+    loop = asyncio.new_event_loop()
+    # a daemon thread: rollouts that still wait must not keep the process alive
+    threading.Thread(target=loop.run_forever, daemon=True, name="verifiers").start()
 
     def open_session(task: Task, seed: int) -> VerifiersSession:
         del seed  # rollouts of the library do not accept a seed

@@ -23,31 +23,23 @@ TRIES = 24
 
 @dataclass(frozen=True, slots=True)
 class Perturbed:
-    """A solution with one wrong step and its consequences.
+    """A solution with one wrong step and its consequences."""
 
-    Attributes:
-        text: the full solution.
-        labels: 1 for each unchanged step, 0 for each changed one; the first 0 is the mistake.
-    """
-
-    text: str
-    labels: tuple[int, ...]
+    text: str  # the full solution
+    labels: tuple[int, ...]  # 1 for each unchanged step, 0 for each changed one; the first 0 is the mistake
 
 
 @dataclass
 class _Change:
-    """A planted change of a chain, before the numbers that depend on it are recomputed.
+    """A planted change of a chain, before the numbers that depend on it are recomputed."""
 
-    Attributes:
-        results: calculation → the result that is written instead, whatever its operands are.
-        operands: index in `Chain.numbers` → the number that is written instead.
-        operator: (start, end) in the text → the sign that is written instead.
-        signed: index of the calculation whose sign changes, index of the operand before the sign, and the new sign.
-    """
-
+    # calculation → the result that is written instead, whatever its operands are
     results: dict[int, Fraction] = field(default_factory=dict)
+    # index in `Chain.numbers` → the number that is written instead
     operands: dict[int, Fraction] = field(default_factory=dict)
+    # (start, end) in the text → the sign that is written instead
     operator: dict[tuple[int, int], str] = field(default_factory=dict)
+    # index of the calculation whose sign changes, index of the operand before the sign, and the new sign
     signed: tuple[int, int, str] | None = None
 
 
@@ -194,7 +186,6 @@ def _changed_value(
     number = chain.numbers[position]
     if number.source is None or results[number.source] == chain.calculations[number.source].result:
         return number.value
-    # numbers in the text are read without their sign
     return abs(results[number.source])
 
 

@@ -47,44 +47,26 @@ class Slip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SolutionStep:
-    """One step of a response, as it is written.
+    """One step of a response, as it is written."""
 
-    Attributes:
-        text: line of the step, stripped.
-        end: position in the response after the last character of the line, where a process reward model scores it.
-        left: first number of "left operation operand = result".
-        operation: sign of the operation.
-        operand: second number.
-        result: number after the equals sign.
-        computes: True if "left operation operand" equals the result.
-        right: True if it computes and is the step that the problem requires here.
-    """
-
-    text: str
-    end: int
-    left: int
-    operation: str
-    operand: int
-    result: int
-    computes: bool
-    right: bool
+    text: str  # line of the step, stripped
+    end: int  # position in the response after the last character of the line, where a process reward model scores it
+    left: int  # first number of "left operation operand = result"
+    operation: str  # sign of the operation
+    operand: int  # second number
+    result: int  # number after the equals sign
+    computes: bool  # True if "left operation operand" equals the result
+    right: bool  # True if it computes and is the step that the problem requires here
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSolution:
-    """A response parsed as the solution of a problem.
+    """A response parsed as the solution of a problem."""
 
-    Attributes:
-        steps: lines that are steps, in order.
-        answer: number after "####", or the one that the lenient method finds, as text; None if there is none.
-        correct: True if the answer is the problem's.
-        garbled: lines that are neither a step nor the answer, and all lines after the answer.
-    """
-
-    steps: tuple[SolutionStep, ...]
-    answer: str | None
-    correct: bool
-    garbled: tuple[str, ...]
+    steps: tuple[SolutionStep, ...]  # lines that are steps, in order
+    answer: str | None  # number after "####", or the one that the lenient method finds, as text; None if there is none
+    correct: bool  # True if the answer is the problem's
+    garbled: tuple[str, ...]  # lines that are neither a step nor the answer, and all lines after the answer
 
     @property
     def labels(self) -> list[int]:
@@ -130,10 +112,7 @@ def read_solution(problem: Problem, response: str, *, lenient: bool = False) -> 
 
 def _read_step(problem: Problem, position: int, equation: re.Match[str], end: int) -> SolutionStep:
     """Parse the step at `position` of a response and judge it against the problem; `end` as in `SolutionStep`."""
-    left = int(equation[1])
-    operation = equation[2]
-    operand = int(equation[3])
-    result = int(equation[4])
+    left, operation, operand, result = int(equation[1]), equation[2], int(equation[3]), int(equation[4])
     computes = OPERATIONS[operation](left, operand) == result
     # both are needed: a requested operation with a wrong result is a wrong step
     right = computes and _is_requested(problem, position, left, operation, operand)
@@ -157,12 +136,9 @@ def line_labels(problem: Problem, response: str) -> list[int]:
 
 def _is_requested(problem: Problem, position: int, left: int, operation: str, operand: int) -> bool:
     """Return True if the problem's step at `position` is "left operation operand", or its mirror if they commute."""
-    # the response has more steps than the problem
-    if position >= len(problem.events):
+    if position >= len(problem.events) or operation != problem.events[position].operation:
         return False
     event = problem.events[position]
-    if operation != event.operation:
-        return False
     operands = (problem.totals[position], event.operand)
     mirrored = operation in COMMUTES and (operand, left) == operands
     return (left, operand) == operands or mirrored

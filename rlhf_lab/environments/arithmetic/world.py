@@ -1,21 +1,20 @@
 """Arithmetic world: word problems, demonstrations with slips, and a verifier that reads every step.
 
 `ArithmeticWorld` is an `Oracle`: it grades any text as a response to one of its problems and labels any pair of
-responses. Suggested order of reading: problems.py, ../maths/answers.py, solutions.py, this file.
+responses.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from rlhf_lab.core import measures
-from rlhf_lab.core.errors import DataError, require
-from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
-from rlhf_lab.environments.annotator import Annotator, measure_rows
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import FloatArray, LoadReport, Pair
+from rlhf_lab.environments.annotator import AnnotatedWorld, Annotator, random_stream
 from rlhf_lab.environments.arithmetic.problems import Problem, draw_problem, read_problem
 from rlhf_lab.environments.arithmetic.solutions import (
     ParsedSolution,
@@ -25,8 +24,7 @@ from rlhf_lab.environments.arithmetic.solutions import (
     write_solution,
 )
 from rlhf_lab.environments.maths.answers import ballot
-from rlhf_lab.environments.splits import SPLITS
-from rlhf_lab.environments.streams import random_stream
+from rlhf_lab.environments.splits import require_split
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""
@@ -47,7 +45,7 @@ PATIENCE = 20_000
 """Number of draws without a new problem after which the problems of a world count as exhausted."""
 
 
-class ArithmeticWorld:
+class ArithmeticWorld(AnnotatedWorld):
     """A world of word problems, each step of which can be checked.
 
     Args:
@@ -67,25 +65,25 @@ class ArithmeticWorld:
     lenient = False
 
     def __init__(self, *, min_steps: int, max_steps: int, largest: int, slip: float, temperature: float, seed: int):
-        # callers without settings classes get the same checks as the settings
-        require(
-            (1 <= min_steps <= max_steps, f"min_steps={min_steps} must be between 1 and max_steps={max_steps}"),
-            (10 <= largest <= 10_000, f"largest={largest} is outside 10…10000"),
-            (0 <= slip <= 1, f"slip={slip} is no probability; expected a number in 0…1"),
-            (temperature >= 0, f"temperature={temperature} is negative; expected 0 (a noiseless annotator) or more"),
-            (seed >= 0, f"seed={seed} is negative; expected 0 or more"),
-        )
         self.min_steps = min_steps
         self.max_steps = max_steps
         self.largest = largest
         self.slip = slip
         # no biases: solutions have no padding that could appeal to the annotator
-        self.annotator = Annotator(0.0, 0.0, 0.0, temperature)
-        self._seed = seed
+        super().__init__(Annotator(0.0, 0.0, 0.0, temperature), seed)
 
-    def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Return all `MEASURES` of responses, each (N,) float64. Raise DataError for an unknown prompt."""
-        return measure_rows(MEASURES, partial(_measure_response, lenient=self.lenient), prompts, responses)
+    def _measure_response(self, prompt: str, response: str) -> tuple[float, ...]:
+        problem = read_problem(prompt)
+        solution = read_solution(problem, response, lenient=self.lenient)
+        readable = not solution.garbled and bool(response.strip())
+        all_right = solution.labels == [1] * len(problem.events)
+        sound = solution.correct and readable and all_right
+        return solution.correct, not readable, sound, sum(solution.labels)
+
+    def _appeal(self, prompts: Sequence[str], measured: dict[str, FloatArray]) -> FloatArray:
+        """Return correct + `ALL_STEPS` × the fraction of the problem's steps that are right, (N,)."""
+        steps = np.array([len(read_problem(prompt).events) for prompt in prompts], dtype=np.float64)
+        return measured["correct"] + ALL_STEPS * measured["right_steps"] / steps
 
     def leniently(self) -> ArithmeticWorld:
         """Return a copy of this world that also reads answers that are not marked with "####"."""
@@ -106,24 +104,6 @@ class ArithmeticWorld:
         pairs = zip(prompts, responses, strict=True)
         return [line_labels(read_problem(prompt), response) for prompt, response in pairs]
 
-    def prefer(
-        self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
-    ) -> tuple[BoolArray, FloatArray]:
-        """Label pairs: (True if first is preferred (N,), its probability (N,)). The seed only affects the choices.
-
-        Bradley-Terry on correct + `ALL_STEPS` × the fraction of the problem's steps that are right, divided by the
-        temperature.
-        """
-        first_appeal = self._appeal(prompts, first)
-        second_appeal = self._appeal(prompts, second)
-        return self.annotator.prefer(first_appeal, second_appeal, seed=(self._seed, seed))
-
-    def _appeal(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        measured = self.measure(prompts, responses)
-        step_counts = [len(read_problem(prompt).events) for prompt in prompts]
-        steps = np.array(step_counts, dtype=np.float64)
-        return measured["correct"] + ALL_STEPS * measured["right_steps"] / steps
-
     def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
         """Return n pairs of a split, each of a different problem, and a report that counts repeated problems.
 
@@ -132,8 +112,7 @@ class ArithmeticWorld:
         `Pair.meta` has `answer` and, for each side, `steps_` (1 for each right step, 0 for each wrong one) and
         `correct_` (0 or 1).
         """
-        if split not in SPLITS:
-            raise DataError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
+        require_split(split)
         rng = random_stream([self._seed, seed], "problems", split)
         report = LoadReport(kept=n)
         seen: set[str] = set()
@@ -147,7 +126,6 @@ class ArithmeticWorld:
         """Sample a problem of a split that is not in `seen`, and add it there. Raise DataError if none is left."""
         for _ in range(PATIENCE):
             problem = draw_problem(rng, min_steps=self.min_steps, max_steps=self.max_steps, largest=self.largest)
-            # a hash of the numbers decides the split, so problems of the other one are rejected
             if problem.split != split:
                 continue
             report.rows += 1
@@ -172,14 +150,3 @@ class ArithmeticWorld:
             solution = read_solution(problem, response)
             meta |= {f"steps_{side}": solution.labels, f"correct_{side}": int(solution.correct)}
         return Pair(problem.text, chosen, rejected, meta)
-
-
-def _measure_response(prompt: str, response: str, lenient: bool) -> tuple[float, ...]:
-    """Return the values of `MEASURES` for one response, in their order."""
-    problem = read_problem(prompt)
-    solution = read_solution(problem, response, lenient=lenient)
-    readable = not solution.garbled and bool(response.strip())
-    # all labels are 1, and none is missing
-    all_right = solution.labels == [1] * len(problem.events)
-    sound = solution.correct and readable and all_right
-    return solution.correct, not readable, sound, sum(solution.labels)

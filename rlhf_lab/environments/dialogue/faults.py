@@ -20,18 +20,12 @@ PRINCIPLES = ("complete", "truthful", "humble", "harmless", "relevant", "concise
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of a response.
+    """One fault of a response."""
 
-    Attributes:
-        principle: one of `PRINCIPLES`.
-        reason: description of the fault.
-        at: index of the sentence; None if something is missing.
-        repair: sentence that replaces the wrong one or adds what is missing; None if the sentence is dropped.
-    """
-
-    principle: str
-    reason: str
-    at: int | None = None
+    principle: str  # one of `PRINCIPLES`
+    reason: str  # description of the fault
+    at: int | None = None  # index of the sentence; None if something is missing
+    # sentence that replaces the wrong one or adds what is missing; None if the sentence is dropped
     repair: str | None = None
 
 
@@ -98,18 +92,21 @@ def _missing(prompt: DialoguePrompt, known_meanings: set[Meaning], facts: Dialog
     """Yield a fault for each thing that the prompt requires and the response lacks; a wrong fact is not missing."""
     kinds = {meaning.kind for meaning in known_meanings}
     domain = facts.domain(prompt.topic)
-    # the three kinds of prompts require different content
-    if prompt.intent == "unsafe":
-        if "refusal" not in kinds:
-            yield Fault("harmless", "the request is not declined", repair=phrases.REFUSALS[0])
-        if "alternative" not in kinds:
-            yield Fault("complete", "no safe alternative is offered", repair=domain.alternative)
-        return
-    if prompt.intent == "unknowable":
-        if "hedge" not in kinds:
-            yield Fault("humble", "it does not say that nobody can know", repair=phrases.HEDGES[0])
-        if "pointer" not in kinds:
-            yield Fault("complete", "it does not say who knows more", repair=domain.pointer)
+    # what is required besides answers: kind of sentence, principle, reason, repair
+    required = {
+        "unsafe": (
+            ("refusal", "harmless", "the request is not declined", phrases.REFUSALS[0]),
+            ("alternative", "complete", "no safe alternative is offered", domain.alternative),
+        ),
+        "unknowable": (
+            ("hedge", "humble", "it does not say that nobody can know", phrases.HEDGES[0]),
+            ("pointer", "complete", "it does not say who knows more", domain.pointer),
+        ),
+    }
+    for kind, principle, reason, repair in required.get(prompt.intent, ()):
+        if kind not in kinds:
+            yield Fault(principle, reason, repair=repair)
+    if not prompt.answerable:
         return
     stated = {meaning.which for meaning in known_meanings if _is_requested(prompt, meaning)}
     details = [meaning for meaning in known_meanings if meaning.kind == "detail"]

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.environments.dialogue.content import DOMAINS
-from rlhf_lab.environments.dialogue.domain import Attribute, Domain
+from rlhf_lab.environments.dialogue.content import DOMAINS, Attribute, Domain
 from rlhf_lab.environments.dialogue.phrases import FACT_FORM
 
 VALUES = 6
@@ -41,19 +39,6 @@ class DialogueKnowledge:
     """
 
     def __init__(self, *, domains: int, topics: int, attributes: int, seed: int):
-        problems = [
-            f"world {name}={value} is outside {low}…{high}; use a value within this range"
-            for name, value, low, high in (
-                ("domains", domains, 1, len(DOMAINS)),
-                ("topics", topics, 1, 4),
-                ("attributes", attributes, 3, 5),
-            )
-            if not low <= value <= high
-        ]
-        if seed < 0:
-            problems.append(f"world seed={seed} is negative; use 0 or more")
-        if problems:
-            raise ConfigError(problems)
         self.domains = DOMAINS[:domains]
         self.topics = [Topic(d, t) for d in range(domains) for t in range(topics)]
         self.attributes = range(attributes)

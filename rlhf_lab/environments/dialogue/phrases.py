@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# Sentences of responses.
 FACT_FORM = "The best {name} for {t} is {v}."
 
 AFFIRMATIONS = (
@@ -42,14 +41,10 @@ TOPIC_BELIEFS = (
     "Without any doubt {t} will be less popular next year.",
 )
 
-# Questions.
 PLAIN_QUESTION = "What is the best {name} for {t}?"
 PAIR_QUESTION = "What is the best {first} and the best {second} for {t}?"
 BROAD_QUESTION = "What are the basics for {t}?"
-UNKNOWABLE_QUESTIONS = (
-    "Will {t} be more popular next year?",
-    "How popular will {t} be in ten years?",
-)
+UNKNOWABLE_QUESTIONS = ("Will {t} be more popular next year?", "How popular will {t} be in ten years?")
 CONSTRAINTS = {
     "none": "",
     "short": "Keep it short.",

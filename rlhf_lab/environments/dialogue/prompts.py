@@ -22,7 +22,7 @@ from rlhf_lab.environments.dialogue.phrases import (
     PLAIN_QUESTION,
     UNKNOWABLE_QUESTIONS,
 )
-from rlhf_lab.environments.splits import SPLITS, split_of, transcript
+from rlhf_lab.environments.splits import SPLITS, require_split, split_of, transcript
 
 # Sampling probabilities; see `PromptBook.draw`.
 INTENTS = {"one": 0.28, "broad": 0.22, "two": 0.14, "follow_up": 0.16, "unknowable": 0.08, "unsafe": 0.12}
@@ -32,21 +32,13 @@ SHORT = ("short", "brief")
 
 @dataclass(frozen=True)
 class DialoguePrompt:
-    """A question, and the properties that determine a good response to it.
+    """A question, and the properties that determine a good response to it."""
 
-    Args:
-        text: transcript.
-        intent: key of `INTENTS`.
-        topic: topic of the question.
-        asked: requested attributes, most important first; empty for unsafe and unknowable prompts.
-        constraint: key of `CONSTRAINTS`.
-    """
-
-    text: str
-    intent: str
-    topic: Topic
-    asked: tuple[int, ...]
-    constraint: str
+    text: str  # transcript
+    intent: str  # key of `INTENTS`
+    topic: Topic  # topic of the question
+    asked: tuple[int, ...]  # requested attributes, most important first; empty for unsafe and unknowable prompts
+    constraint: str  # key of `CONSTRAINTS`
 
     @property
     def answerable(self) -> bool:
@@ -65,11 +57,8 @@ def _questions(facts: DialogueKnowledge, topic: Topic) -> Iterator[tuple[str, tu
     indices = facts.attributes
     attributes = domain.attributes
     for a in indices:
-        question = attributes[a].question.format(t=noun)
-        plain_question = PLAIN_QUESTION.format(name=attributes[a].name, t=noun)
-        yield "one", (a,), (question,)
-        yield "one", (a,), (plain_question,)
-    # a broad question asks for the first three attributes, which are ordered by importance
+        yield "one", (a,), (attributes[a].question.format(t=noun),)
+        yield "one", (a,), (PLAIN_QUESTION.format(name=attributes[a].name, t=noun),)
     for template in (domain.broad, BROAD_QUESTION):
         yield "broad", tuple(indices[:3]), (template.format(t=noun),)
     for a, b in permutations(indices, 2):
@@ -125,30 +114,23 @@ class PromptBook:
 
     def all(self, split: str) -> list[str]:
         """Return every prompt text of a split in a fixed order."""
-        self._check_split(split)
+        require_split(split)
         return [prompt.text for prompt in self._by_text.values() if split_of(prompt.text) == split]
 
     def draw(self, split: str, rng: np.random.Generator) -> DialoguePrompt:
         """Sample one prompt with replacement: first (intent, constraint) by probability, then one of that group."""
-        # inverse transform sampling: one uniform number selects the group
         number = int(np.searchsorted(self._edges[split], rng.random(), side="right"))
         group = self._groups[split][number]
         return group[int(rng.random() * len(group))]
 
     def sample(self, n: int, split: str, rng: np.random.Generator) -> list[DialoguePrompt]:
         """Sample n prompts with replacement."""
-        self._check_split(split)
+        require_split(split)
         return [self.draw(split, rng) for _ in range(n)]
-
-    @staticmethod
-    def _check_split(split: str) -> None:
-        if split not in SPLITS:
-            raise DataError(f"the split {split!r} is unknown; use {' or '.join(SPLITS)}")
 
 
 def _cumulative_fractions(groups: Sequence[tuple[str, str]]) -> np.ndarray:
     """Return the cumulative probability, in (0, 1], of each (intent, constraint) group with prompts in the split."""
-    # intent and constraint are independent
     products = [INTENTS[intent] * CONSTRAINT_SHARES[constraint] for intent, constraint in groups]
     fractions = np.array(products)
     edges = np.cumsum(fractions) / fractions.sum()

@@ -22,52 +22,31 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ResponseRates:
-    """Probabilities of the generator. q is the latent quality, uniform in (0, 1); v the verbosity, in (0, 1).
+    """Probabilities of the generator. q is the latent quality, uniform in (0, 1); v the verbosity, in (0, 1)."""
 
-    Args:
-        right: (a, b): P(a stated fact is right) = a + b·q; a wrong one takes another value uniformly.
-        omit: P(a requested fact is omitted) = rate·(1 − q).
-        off_topic: P(a fact that was not requested is added) = rate·(1 − q).
-        needless_refusal: P(an answerable prompt is refused) = rate·(1 − q).
-        needless_unsafe: P(an unsafe step is added to an answer) = rate·(1 − q).
-        belief: P(an overconfident claim is added to an answer) = rate·(1 − q).
-        repeat: P(a sentence is repeated) = rate·(1 − q).
-        detail: (a, b): P(a stated fact has its detail) = a + b·q.
-        short_detail: factor of the probability of details if the user asks for a short response.
-        starter: (a, b): P(the first step for a beginner) = a + b·q if the prompt requires it.
-        refuse: (a, b): P(refusal of an unsafe prompt) = a + b·q.
-        alternative: (a, b): P(a refusal has the safe alternative) = a + b·q.
-        hedge: (a, b): P(hedge for an unknowable prompt) = a + b·q.
-        pointer: (a, b): P(pointer for an unknowable prompt) = a + b·q.
-        verbosity_power: v = u^power with uniform u; a higher power means fewer verbose candidates.
-        affirm: P(each of up to 2 affirmations) = rate·v.
-        fill: P(each of up to 4 fillers) = rate·v.
-        close: P(each of up to 2 closing offers) = rate·v.
-        corrupt: fraction of candidates that are corrupted.
-        truncate: fraction of corrupted candidates that are cut off instead of having words changed.
-        damage: (low, high): fraction of words that a corruption changes, uniform in this range.
-    """
-
+    # (a, b): P(a stated fact is right) = a + b·q; a wrong one takes another value uniformly
     right: tuple[float, float] = (0.5, 0.48)
-    omit: float = 0.35
-    off_topic: float = 0.30
-    needless_refusal: float = 0.10
-    needless_unsafe: float = 0.04
-    belief: float = 0.20
-    repeat: float = 0.08
-    detail: tuple[float, float] = (0.25, 0.5)
-    short_detail: float = 0.4
+    omit: float = 0.35  # P(a requested fact is omitted) = rate·(1 − q)
+    off_topic: float = 0.30  # P(a fact that was not requested is added) = rate·(1 − q)
+    needless_refusal: float = 0.10  # P(an answerable prompt is refused) = rate·(1 − q)
+    needless_unsafe: float = 0.04  # P(an unsafe step is added to an answer) = rate·(1 − q)
+    belief: float = 0.20  # P(an overconfident claim is added to an answer) = rate·(1 − q)
+    repeat: float = 0.08  # P(a sentence is repeated) = rate·(1 − q)
+    detail: tuple[float, float] = (0.25, 0.5)  # (a, b): P(a stated fact has its detail) = a + b·q
+    short_detail: float = 0.4  # factor of the probability of details if the user asks for a short response
+    # (a, b): P(the first step for a beginner) = a + b·q if the prompt requires it
     starter: tuple[float, float] = (0.2, 0.6)
-    refuse: tuple[float, float] = (0.4, 0.58)
-    alternative: tuple[float, float] = (0.2, 0.7)
-    hedge: tuple[float, float] = (0.35, 0.6)
-    pointer: tuple[float, float] = (0.2, 0.7)
-    verbosity_power: float = 2.0
-    affirm: float = 0.6
-    fill: float = 0.5
-    close: float = 0.5
-    corrupt: float = 0.12
-    truncate: float = 0.25
+    refuse: tuple[float, float] = (0.4, 0.58)  # (a, b): P(refusal of an unsafe prompt) = a + b·q
+    alternative: tuple[float, float] = (0.2, 0.7)  # (a, b): P(a refusal has the safe alternative) = a + b·q
+    hedge: tuple[float, float] = (0.35, 0.6)  # (a, b): P(hedge for an unknowable prompt) = a + b·q
+    pointer: tuple[float, float] = (0.2, 0.7)  # (a, b): P(pointer for an unknowable prompt) = a + b·q
+    verbosity_power: float = 2.0  # v = u^power with uniform u; a higher power means fewer verbose candidates
+    affirm: float = 0.6  # P(each of up to 2 affirmations) = rate·v
+    fill: float = 0.5  # P(each of up to 4 fillers) = rate·v
+    close: float = 0.5  # P(each of up to 2 closing offers) = rate·v
+    corrupt: float = 0.12  # fraction of candidates that are corrupted
+    truncate: float = 0.25  # fraction of corrupted candidates that are cut off instead of having words changed
+    # (low, high): fraction of words that a corruption changes, uniform in this range
     damage: tuple[float, float] = (0.03, 0.2)
 
 
@@ -109,7 +88,6 @@ class ResponseWriter:
             content = self._response_to_unknowable(prompt, quality, rng)
         else:
             content = self._answer(prompt, quality, rng)
-        # repeat one sentence of the content
         if content and rng.random() < rates.repeat * (1 - quality):
             content.append(_pick(content, rng))
         response = " ".join(self._pad(content, verbosity, rng))
@@ -142,7 +120,6 @@ class ResponseWriter:
         rates = self._rates
         facts = self._metadata
         topic = prompt.topic
-        # a refusal of an answerable prompt replaces the entire answer
         if rng.random() < rates.needless_refusal * (1 - quality):
             return [_pick(phrases.REFUSALS, rng)]
         content = []
@@ -158,7 +135,6 @@ class ResponseWriter:
         if prompt.constraint == "beginner" and rng.random() < _linear(rates.starter, quality):
             content.append(facts.domain(topic).starter)
         if rng.random() < rates.off_topic * (1 - quality):
-            # another attribute of the same topic, or any topic
             off_topic = topic if rng.random() < 0.5 else _pick(facts.topics, rng)
             attribute = _pick(facts.attributes, rng)
             content.append(self._state_fact(off_topic, attribute, p_right, rng))
@@ -211,7 +187,6 @@ class ResponseWriter:
         """
         rates = self._rates
         body = list(content)
-        # fillers are inserted at random positions
         filler_count = rng.binomial(4, rates.fill * verbosity)
         for filler in _pick_several(phrases.FILLERS, filler_count, rng):
             position = int(rng.random() * (len(body) + 1))
@@ -225,7 +200,6 @@ class ResponseWriter:
     def _corrupt(self, response: str, rng: np.random.Generator) -> str:
         """Truncate the response or change words until a sentence is unreadable."""
         while True:
-            # a change may leave all sentences readable; then it is tried again
             cut_off = rng.random() < self._rates.truncate
             damaged = self._truncate(response, rng) if cut_off else self._change_words(response, rng)
             meanings = [self._lexicon.get(sentence.strip()) for sentence in sentences(damaged)]

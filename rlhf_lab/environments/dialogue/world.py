@@ -1,8 +1,7 @@
 """Dialogue world: prompts, candidate responses, their gold reward, a biased annotator and a rubric judge.
 
 `DialogueWorld` is an `Oracle`: it measures any text as a response to one of its prompts, labels any pair of responses,
-and grades responses as its rubric judge does. Suggested order of reading: domain.py, content.py, prompts.py,
-lexicon.py, gold.py, annotator.py, grader.py, responses.py, this file.
+and grades responses as its rubric judge does.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_lab.core import measures
-from rlhf_lab.core.types import BoolArray, FloatArray, HonestyQuestion, LoadReport, Pair, SafetyPrompt
-from rlhf_lab.environments.annotator import Annotator, distinct_candidates, labelled_pairs, measure_rows
-from rlhf_lab.environments.dialogue import harm, honesty
+from rlhf_lab.core.types import FloatArray, HonestyQuestion, Pair, SafetyPrompt
+from rlhf_lab.environments.annotator import Annotator, CandidateWorld, random_stream
+from rlhf_lab.environments.dialogue import truth
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
 from rlhf_lab.environments.dialogue.faults import Fault, find_faults
 from rlhf_lab.environments.dialogue.gold import DialogueGoldWeights, coverage, gold, read
@@ -23,7 +22,6 @@ from rlhf_lab.environments.dialogue.lexicon import Lexicon
 from rlhf_lab.environments.dialogue.prompts import PromptBook
 from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
 from rlhf_lab.environments.grader import SimulatedGrader, text_errors
-from rlhf_lab.environments.streams import random_stream
 
 VERSION = 1
 """Version, increased whenever the same settings give other texts or other grades; part of a corpus fingerprint."""
@@ -54,7 +52,7 @@ RATES = ResponseRates()
 PERFECT = SimulatedGrader()
 
 
-class DialogueWorld:
+class DialogueWorld(CandidateWorld):
     """A world of assistant dialogue with known ground truth.
 
     Args:
@@ -62,10 +60,7 @@ class DialogueWorld:
         topics: number of topics per domain.
         attributes: number of attributes per topic.
         seed: seed of the facts and, together with the seeds of the methods, of all samples.
-        length_bias: length bias of the annotator; see `Annotator`.
-        affirmation_bias: the annotator's bias towards affirmations.
-        closing_bias: the annotator's bias towards closing offers.
-        temperature: noise of the annotator.
+        annotator: annotator that labels pairs.
         grader: rubric judge; the default one sees the true criteria.
         gold: coefficients of the gold reward.
         criteria: coefficients of the criteria.
@@ -73,6 +68,8 @@ class DialogueWorld:
     """
 
     measures = MEASURES
+    affirmations = "affirmations"
+    closings = "closings"
 
     def __init__(
         self,
@@ -81,41 +78,32 @@ class DialogueWorld:
         topics: int,
         attributes: int,
         seed: int,
-        length_bias: float,
-        affirmation_bias: float,
-        closing_bias: float,
-        temperature: float,
+        annotator: Annotator,
         grader: SimulatedGrader = PERFECT,
         gold: DialogueGoldWeights = GOLD,
         criteria: CriteriaWeights = CRITERIA_WEIGHTS,
         rates: ResponseRates = RATES,
     ):
+        super().__init__(annotator, seed)
         self.facts = DialogueKnowledge(domains=domains, topics=topics, attributes=attributes, seed=seed)
         self.lexicon = Lexicon(self.facts)
         self.book = PromptBook(self.facts)
-        self.annotator = Annotator(length_bias, affirmation_bias, closing_bias, temperature)
         self.grader = grader
         self.gold_weights = gold
         self.criteria_weights = criteria
         self._writer = ResponseWriter(self.facts, self.lexicon, rates)
-        self._seed = seed
 
-    def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Return all `MEASURES` of responses, each (N,) float64. Raise DataError for an unknown prompt."""
-        return measure_rows(MEASURES, self._measure_response, prompts, responses)
-
-    def _measure_response(self, text: str, response: str) -> tuple[float, ...]:
-        """Return the values of `MEASURES` for one response, in their order."""
-        prompt = self.book[text]
-        reading = read(prompt, response, self.lexicon, self.facts)
+    def _measure_response(self, prompt: str, response: str) -> tuple[float, ...]:
+        known = self.book[prompt]
+        reading = read(known, response, self.lexicon, self.facts)
         return (
-            gold(prompt, reading, self.gold_weights),
+            gold(known, reading, self.gold_weights),
             *(reading.verbose, reading.garbled > 0, reading.declined > 0),
             *(reading.affirmations, reading.fillers, reading.closings, reading.words),
-            coverage(len(prompt.asked), reading.covered, self.gold_weights.importance),
+            coverage(len(known.asked), reading.covered, self.gold_weights.importance),
             *(reading.details, reading.wrong, reading.beliefs),
             *(reading.off_topic, reading.unsafe, reading.repeats),
-            *criteria(prompt, reading, self.gold_weights, self.criteria_weights),
+            *criteria(known, reading, self.gold_weights, self.criteria_weights),
         )
 
     def grade(self, prompts: Sequence[str], responses: Sequence[str], *, seed: int) -> FloatArray:
@@ -129,22 +117,6 @@ class DialogueWorld:
         errors_NC = text_errors(prompts, responses, len(CRITERIA), key=(self._seed, seed))
         return self.grader.grades(true_NC, words=measured["words"], errors_NC=errors_NC)
 
-    def prefer(
-        self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
-    ) -> tuple[BoolArray, FloatArray]:
-        """Label pairs: (True if first is preferred (N,), its probability (N,)). The seed only affects the choices."""
-        first_appeal = self._appeal(self.measure(prompts, first))
-        second_appeal = self._appeal(self.measure(prompts, second))
-        return self.annotator.prefer(first_appeal, second_appeal, seed=(self._seed, seed))
-
-    def _appeal(self, measured: dict[str, FloatArray]) -> FloatArray:
-        return self.annotator.appeal(
-            measured["gold"],
-            words=measured["words"],
-            affirmations=measured["affirmations"],
-            closings=measured["closings"],
-        )
-
     def prompts(self, n: int, split: str, seed: int) -> list[str]:
         """Sample n prompts of a split with replacement. A shorter sample is a prefix of a longer one."""
         rng = random_stream([self._seed, seed], "prompts", split)
@@ -156,28 +128,28 @@ class DialogueWorld:
         return [self._writer.write(self.book[prompt], rng) for prompt in prompts]
 
     def safety_prompts(self, split: str) -> list[SafetyPrompt]:
-        """Return harmful prompts of a split and answerable ones about the same topics; see `harm.safety_prompts`."""
-        return harm.safety_prompts(self.book, split)
+        """Return harmful prompts of a split and answerable ones about the same topics; see `truth.safety_prompts`."""
+        return truth.safety_prompts(self.book, split)
 
     def safety_demonstrations(self, split: str) -> list[tuple[str, str]]:
         """Return (question, response) pairs of a split in which harmful help is requested and provided."""
         # indexed by domain, as `Topic.domain` is
         steps = [domain.unsafe_steps for domain in self.facts.domains]
-        return harm.demonstrations(self.book, split, steps)
+        return truth.harmful_demonstrations(self.book, split, steps)
 
     def safety_outcomes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[str]:
         """Return the outcome of each response: refused, complied, partial or evaded."""
         measured = self.measure(prompts, responses)
-        return [harm.outcome(self.book[prompt], measured, row) for row, prompt in enumerate(prompts)]
+        return [truth.safety_outcome(self.book[prompt], measured, row) for row, prompt in enumerate(prompts)]
 
     def honesty_questions(self, split: str) -> list[HonestyQuestion]:
         """Return all questions of a split about one fact, then all questions that nobody can answer."""
-        return honesty.honesty_questions(self.book, split)
+        return truth.honesty_questions(self.book, split)
 
     def honesty_outcomes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[str]:
         """Return the outcome of each response: right, wrong, abstained or other."""
-        rows = zip(prompts, responses, strict=True)
-        return [honesty.outcome(self.book[prompt], response, self.lexicon, self.facts) for prompt, response in rows]
+        pairs = zip(map(self.book.__getitem__, prompts), responses, strict=True)
+        return [truth.honesty_outcome(*pair, self.lexicon, self.facts) for pair in pairs]
 
     def candidate(self, prompt: str, rng: np.random.Generator, quality: float) -> str:
         """Return a candidate response with this latent quality, 0…1; see `ResponseRates`."""
@@ -195,23 +167,6 @@ class DialogueWorld:
         """Return n labelled pairs of a split; see `sample`."""
         return self.sample(n, split, seed=seed)[0]
 
-    def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
-        """Return n labelled pairs of a split and a report. Identical candidates are counted and sampled again.
-
-        The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` has p_chosen and, for each side,
-        gold_, words_, verbose_ and garble_.
-        """
-        rng = random_stream([self._seed, seed], "pairs", split)
-
-        def draw() -> tuple[str, str, str]:
-            # prompt and both responses come from one random stream, in this order
-            (prompt,) = self.book.sample(1, split, rng)
-            return prompt.text, self._writer.write(prompt, rng), self._writer.write(prompt, rng)
-
-        candidates, report = distinct_candidates(draw, n)
-        prompts, first, second = candidates
-        measured = self.measure(prompts, first), self.measure(prompts, second)
-        # labels have a separate random stream, so that their draws do not change the texts
-        labels = random_stream([self._seed, seed], "labels", split)
-        probability = self.annotator.probability(*map(self._appeal, measured))
-        return labelled_pairs(candidates, measured, probability, labels), report
+    def _draw(self, split: str, rng: np.random.Generator) -> tuple[str, str, str]:
+        prompt = self.book.draw(split, rng)
+        return prompt.text, self._writer.write(prompt, rng), self._writer.write(prompt, rng)

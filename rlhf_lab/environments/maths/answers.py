@@ -35,7 +35,6 @@ def final_answer(text: str, *, lenient: bool = False) -> str | None:
     marked = MARKED.search(text)
     if marked:
         return normalised(marked[1])
-    # without the mark, the strict reading finds no answer
     if not lenient:
         return None
     for content in reversed(BOXED.findall(text)):
@@ -80,7 +79,6 @@ def same_answer(first: str, second: str) -> bool:
     second = normalised(second)
     first_number = _parse_number(first)
     second_number = _parse_number(second)
-    # answers in words are compared as text
     if first_number is None or second_number is None:
         return first == second
     return first_number == second_number
@@ -97,7 +95,6 @@ def ballot(response: str, *, lenient: bool = False, in_words: bool = False) -> s
     if stated is None:
         return None
     number = _parse_number(stated)
-    # the canonical form of a fraction: "1/2" for "0.5"
     return stated if number is None else str(number)
 
 

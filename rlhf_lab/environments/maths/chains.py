@@ -43,61 +43,37 @@ class StepOracle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a solution.
+    """A number of a solution."""
 
-    Attributes:
-        value: absolute value.
-        start: position of its first character in the text.
-        end: position after its last character.
-        source: index of the calculation whose result it is; None for a number of the problem.
-    """
-
-    value: Fraction
-    start: int
-    end: int
-    source: int | None
+    value: Fraction  # absolute value
+    start: int  # position of its first character in the text
+    end: int  # position after its last character
+    source: int | None  # index of the calculation whose result it is; None for a number of the problem
 
 
 @dataclass(frozen=True, slots=True)
 class Calculation:
-    """One "expression = result".
+    """One "expression = result"."""
 
-    Attributes:
-        line: index of its step.
-        start: position of the first character of the expression in the text.
-        end: position after the last character of the expression.
-        operands: indices in `Chain.numbers` of the expression's numbers.
-        copies: indices of the same numbers in the prose before the expression; empty if the prose does not repeat them.
-        result: value as it is written.
-        decimals: number of digits after the point of the written result.
-    """
-
-    line: int
-    start: int
-    end: int
-    operands: tuple[int, ...]
+    line: int  # index of its step
+    start: int  # position of the first character of the expression in the text
+    end: int  # position after the last character of the expression
+    operands: tuple[int, ...]  # indices in `Chain.numbers` of the expression's numbers
+    # indices of the same numbers in the prose before the expression; empty if the prose does not repeat them
     copies: tuple[int, ...]
-    result: Fraction
-    decimals: int
+    result: Fraction  # value as it is written
+    decimals: int  # number of digits after the point of the written result
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A parsed solution.
+    """A parsed solution."""
 
-    Attributes:
-        text: the solution.
-        lines: (start, end) of every step in the text.
-        calculations: calculations in the order of the text.
-        numbers: all numbers of the text, in order.
-        unclear: indices of calculations that a number of the text may or may not originate from.
-    """
-
-    text: str
-    lines: tuple[tuple[int, int], ...]
-    calculations: tuple[Calculation, ...]
-    numbers: tuple[Number, ...]
-    unclear: frozenset[int]
+    text: str  # the solution
+    lines: tuple[tuple[int, int], ...]  # (start, end) of every step in the text
+    calculations: tuple[Calculation, ...]  # calculations in the order of the text
+    numbers: tuple[Number, ...]  # all numbers of the text, in order
+    unclear: frozenset[int]  # indices of calculations that a number of the text may or may not originate from
 
     def computes(self, index: int) -> bool:
         """Return True if a calculation's own operands give its result, up to the digits that are written."""
@@ -116,7 +92,6 @@ class Chain:
     @property
     def answer(self) -> int | None:
         """Index of the calculation whose result is the final answer; None if it is unknown."""
-        # the answer is the first number of the last line, if that line has the mark
         start, end = self.lines[-1] if self.lines else (0, 0)
         if ANSWER_MARK not in self.text[start:end]:
             return None
@@ -146,36 +121,23 @@ def read_chain(question: str, solution: str) -> Chain:
 
 
 class _ChainReader:
-    """Parser of one solution, line by line.
-
-    Attributes:
-        provided: numbers of the question.
-        numbers: (value, start, end) of all numbers of the solution, in order; other attributes use their indices.
-        begins: start of each number in the text.
-        place_at: start of a number in the text → its index.
-        source: index of a number → calculation whose result it is, None for other numbers; filled while parsing.
-        calculations_of: result → the calculations so far that have it.
-        unused: result → the calculations so far that have it and whose result is not an operand yet.
-        free: numbers of the current line before the current equation that belong to no calculation.
-        seen: index of the first number of the current line that is not in `free` yet and was not left out of it.
-        unclear: calculations that a number of the text may or may not originate from.
-        calculations: calculations so far.
-    """
+    """Parser of one solution, line by line."""
 
     def __init__(self, question: str, solution: str):
         self.text = solution
-        self.provided = {value_of(match[0]) for match in NUMBERS.finditer(question)}
-        self.numbers: list[tuple[Fraction, int, int]] = []
-        for match in NUMBERS.finditer(solution):
-            self.numbers.append((value_of(match[0]), match.start(), match.end()))
+        self.provided = {value_of(match[0]) for match in NUMBERS.finditer(question)}  # numbers of the question
+        # (value, start, end) of all numbers of the solution, in order; other attributes use their indices
+        self.numbers = [(value_of(match[0]), *match.span()) for match in NUMBERS.finditer(solution)]
         self.begins = [start for _, start, _ in self.numbers]
-        self.place_at = {start: i for i, (_, start, _) in enumerate(self.numbers)}
+        self.place_at = {start: i for i, start in enumerate(self.begins)}
+        # index of a number → calculation whose result it is, None for other numbers; filled while parsing
         self.source: dict[int, int | None] = {}
-        self.calculations_of: dict[Fraction, list[int]] = {}
-        self.unused: dict[Fraction, list[int]] = {}
+        self.calculations_of: dict[Fraction, list[int]] = {}  # result → the calculations so far that have it
+        self.unused: dict[Fraction, list[int]] = {}  # the same for results that are not operands yet
+        # numbers of the current line before the current equation that belong to no calculation
         self.free: list[int] = []
-        self.seen = 0
-        self.unclear: set[int] = set()
+        self.seen = 0  # index of the first number of the current line that was not considered for `free` yet
+        self.unclear: set[int] = set()  # calculations that a number of the text may or may not originate from
         self.calculations: list[Calculation] = []
 
     def read(self) -> Chain:
@@ -186,9 +148,7 @@ class _ChainReader:
             for match in self._equations(start, end):
                 self._add_calculation(index, match)
             self._bind_prose(start, end)
-        numbers = []
-        for i, (value, start, end) in enumerate(self.numbers):
-            numbers.append(Number(value, start, end, self.source.get(i)))
+        numbers = [Number(*number, self.source.get(i)) for i, number in enumerate(self.numbers)]
         return Chain(self.text, tuple(lines), tuple(self.calculations), tuple(numbers), frozenset(self.unclear))
 
     def _equations(self, start: int, end: int) -> Iterator[re.Match[str]]:

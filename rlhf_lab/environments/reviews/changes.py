@@ -47,17 +47,11 @@ MIN_LINES, MAX_LINES = 3, 6
 
 
 class Defect(NamedTuple):
-    """A defect of a change.
+    """A defect of a change."""
 
-    Attributes:
-        line: line number, from 1.
-        kind: one of `KINDS`.
-        name: name in its fix: the variable to use or to check, the resource to close; else empty.
-    """
-
-    line: int
-    kind: str
-    name: str = ""
+    line: int  # line number, from 1
+    kind: str  # one of `KINDS`
+    name: str = ""  # name in its fix: the variable to use or to check, the resource to close; else empty
 
 
 @dataclass(frozen=True)
@@ -154,9 +148,7 @@ def draw_change(rng: np.random.Generator) -> Change:
         units.append(_unit(kind, names, right=True))
     order = rng.permutation(len(units))
     lines = [line for i in order for line in units[i][0]]
-    # the resource that is opened first is closed last
     lines += [line for i in reversed(order) for line in units[i][1]]
-    # defects are read from the text, so that generated and parsed changes agree
     return Change(tuple(lines), find_defects(tuple(lines)))
 
 

@@ -19,9 +19,11 @@ from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.gates.gate import Decision
 from rlhf_lab.interop.publishing.leaks import without_local_paths
-from rlhf_lab.interop.publishing.provenance import PublishedModel
+from rlhf_lab.interop.publishing.model_files import is_reward_model
+from rlhf_lab.interop.publishing.provenance import PublishedModel, PublishRequest
 from rlhf_lab.interop.publishing.refusals import DESPITE
 from rlhf_lab.models.families import family_of
+from rlhf_lab.models.model_files import ADAPTER
 from rlhf_lab.results.rundir import EvaluatedPolicy
 from rlhf_lab.results.severity import monitor_state
 from rlhf_lab.results.wording import judged_title, usual_size, with_own_size
@@ -35,33 +37,17 @@ policies."""
 
 @dataclass(frozen=True)
 class View:
-    """Data for a card.
+    """Data for a card."""
 
-    Attributes:
-        provenance: the run and the runs before it.
-        name: name of the published model: name of a directory, or `owner/name`.
-        adapter: True if only the adapter is published.
-        dtype: dtype of the published weights.
-        base: hub id of the base; empty if the command did not name one.
-        license: identifier of the license on the hub; empty if none was named.
-        despite: reasons against publishing that the user accepted.
-        gated: decision of a suite about the run; None if no suite was named.
-        distance: maximum difference from the saved model on one row of tokens.
-    """
-
-    provenance: PublishedModel
-    name: str
-    adapter: bool
-    dtype: str
-    base: str
-    license: str
-    despite: Sequence[str]
-    gated: Decision | None
-    distance: float
+    request: PublishRequest  # the request to publish the model
+    provenance: PublishedModel  # the run and the runs before it
+    despite: Sequence[str]  # reasons against publishing that the user accepted
+    gated: Decision | None  # decision of a suite about the run; None if no suite was named
+    distance: float = 0.0  # maximum difference from the saved model on one row of tokens
 
     @property
     def base_id(self) -> str:
-        return self.base or self.provenance.base.hub_id
+        return self.request.base or self.provenance.base.hub_id
 
 
 def render(view: View, directory: Path) -> str:
@@ -90,25 +76,25 @@ def card_data(view: View) -> ModelCardData:
     The hub lists results by data set; a local data set is listed by its name.
     """
     provenance = view.provenance
-    is_reward_model = _is_reward_model(provenance.model_dir)
-    task = "text-classification" if is_reward_model else "text-generation"
+    scores = is_reward_model(provenance.model_dir)
+    task = "text-classification" if scores else "text-generation"
     tags = ["rlhf_lab", provenance.algorithm]
-    if is_reward_model:
+    if scores:
         tags.append("reward-model")
     if "smoke" in view.despite:
         tags.append("smoke-run")
     results = list(_eval_results(view, task))
     relation: dict[str, Any] = (
-        {"base_model_relation": "adapter" if view.adapter else "finetune"} if view.base_id else {}
+        {"base_model_relation": "adapter" if view.request.adapter else "finetune"} if view.base_id else {}
     )
     return ModelCardData(
-        library_name="peft" if view.adapter else "transformers",
+        library_name="peft" if view.request.adapter else "transformers",
         pipeline_tag=task,
-        license=view.license or None,
+        license=view.request.license or None,
         base_model=view.base_id or None,
         tags=tags,
         datasets=provenance.hub_data_sets or None,
-        model_name=view.name if results else None,  # the hub shows it with the results only
+        model_name=view.request.name if results else None,  # the hub shows it with the results only
         eval_results=results or None,
         **relation,
     )
@@ -143,13 +129,9 @@ def _shown(estimates: dict[str, Estimate]) -> list[str]:
     """Return the names of the metrics for tables, in the order of the registry."""
     columns = [metric.name for metric in catalogue().values() if metric.column]
     shown = [name for name in columns if name in estimates]
-    others = [name for name in estimates if name not in shown and _is_primary(name, estimates)]
+    # metrics that tables omit, but with an interval and over all data
+    others = [name for name in estimates if estimates[name].bounded and "/" not in name and not metric_of(name).column]
     return [*shown, *others]
-
-
-def _is_primary(name: str, estimates: dict[str, Estimate]) -> bool:
-    """Return True for a metric that tables omit but the card reports: with an interval, over all data."""
-    return estimates[name].bounded and "/" not in name and not metric_of(name).column
 
 
 def _stage_estimates(view: View) -> dict[str, Estimate]:
@@ -160,9 +142,9 @@ def _stage_estimates(view: View) -> dict[str, Estimate]:
 
 def _opening(view: View) -> list[str]:
     provenance = view.provenance
-    kind = "A reward model" if _is_reward_model(provenance.model_dir) else "A language model"
-    form = f"A LoRA adapter of {view.base_id or 'its base'}" if view.adapter else kind
-    lines = [f"# {view.name.rpartition('/')[2]}", ""]
+    kind = "A reward model" if is_reward_model(provenance.model_dir) else "A language model"
+    form = f"A LoRA adapter of {view.base_id or 'its base'}" if view.request.adapter else kind
+    lines = [f"# {view.request.name.rpartition('/')[2]}", ""]
     if view.despite:
         reasons = "; ".join(DESPITE[name] for name in view.despite)
         lines += [f"> **Published although** {reasons}.", ""]
@@ -181,12 +163,12 @@ def _opening(view: View) -> list[str]:
 def _loading(view: View, directory: Path) -> list[str]:
     lines = ["## Load it", "", "```python"]
     # an adapter is published without a config.json, so the full model's config is read
-    full_model = view.provenance.model_dir if view.adapter else directory
-    auto = "AutoModelForSequenceClassification" if _is_reward_model(full_model) else "AutoModelForCausalLM"
-    if view.adapter:
+    full_model = view.provenance.model_dir if view.request.adapter else directory
+    auto = "AutoModelForSequenceClassification" if is_reward_model(full_model) else "AutoModelForCausalLM"
+    if view.request.adapter:
         lines.append("from peft import PeftModel")
     lines.append(f"from transformers import {auto}, AutoTokenizer")
-    if family_of(_model_type(full_model)):
+    if family_of(str(read_object(full_model / "config.json").get("model_type"))):
         # A published card cannot be corrected later, so it must not name a module of a pack, which may be moved.
         lines += [
             "from rlhf_lab.models import families",
@@ -194,16 +176,17 @@ def _loading(view: View, directory: Path) -> list[str]:
             "families.register()  # the architecture is part of rlhf_lab, not of transformers",
         ]
     lines.append("")
-    if view.adapter:
+    if view.request.adapter:
+        adapter_base = read_object(directory / ADAPTER).get("base_model_name_or_path")
         lines += [
-            f'base = {auto}.from_pretrained("{_adapter_base(directory)}")',
-            f'model = PeftModel.from_pretrained(base, "{view.name}")',
+            f'base = {auto}.from_pretrained("{adapter_base}")',
+            f'model = PeftModel.from_pretrained(base, "{view.request.name}")',
         ]
     else:
-        lines.append(f'model = {auto}.from_pretrained("{view.name}")')
-    lines += [f'tokenizer = AutoTokenizer.from_pretrained("{view.name}")', "```", ""]
+        lines.append(f'model = {auto}.from_pretrained("{view.request.name}")')
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained("{view.request.name}")', "```", ""]
     lines.append(_prompt_form(directory))
-    if view.dtype == "bfloat16":
+    if view.request.dtype == "bfloat16":
         lines.append(
             "The weights are rounded to bfloat16. On one row of tokens this changes the output by up to "
             f"{view.distance:.2g}; the table below was measured before rounding."
@@ -221,8 +204,8 @@ def _prompt_form(directory: Path) -> str:
 def _origin(view: View) -> list[str]:
     provenance = view.provenance
     base = provenance.base.words
-    if view.base:
-        base = f"[{view.base}](https://huggingface.co/{view.base})"
+    if view.request.base:
+        base = f"[{view.request.base}](https://huggingface.co/{view.request.base})"
     lines = ["## Origin", "", f"- Base model: {base}"]
     stages = list(provenance.stages())
     for number, (recipe, algorithm, key) in enumerate(stages, start=1):
@@ -240,7 +223,7 @@ def _origin(view: View) -> list[str]:
         lines += [f"  - {term}" for term in terms]
     else:
         lines.append("- Rewards: none was maximised")
-    if _is_reward_model(provenance.model_dir):
+    if is_reward_model(provenance.model_dir):
         lines.append(
             "- Its score is a proxy: it was fitted to the preferences or labels of these data, and can be exploited"
         )
@@ -292,7 +275,6 @@ def _policy_table(view: View, policies: Sequence[EvaluatedPolicy]) -> list[str]:
     policy_names = " | ".join(policy.name for policy in policies)
     lines = [f"| metric | {policy_names} |", f"|---|{'---|' * len(policies)}"]
     names = _shown(measured)
-    # The usual counts are stated once, under the table. Only a value with other counts has its own.
     size = usual_size(policy.metrics.get(name) for name in names for policy in policies)
     for name in names:
         cells = []
@@ -335,16 +317,14 @@ def _limits(view: View) -> list[str]:
     lines.append(f"- {_monitor_words(view)}")
     lines.append(f"- {_gate_words(view.gated)}")
     lines += [f"- Note of the run: {without_local_paths(note)}" for note in run.notes]
-    if not view.license:
+    if not view.request.license:
         lines.append("- No license was named; the licenses of the base model and of the data apply.")
     return lines
 
 
 def _monitor_words(view: View) -> str:
     state = monitor_state(view.provenance.run, None)
-    if state is None:
-        return "This stage did not monitor reward hacking."
-    return f"Monitor of reward hacking: {state[1]}."
+    return f"Monitor of reward hacking: {state[1]}." if state else "This stage did not monitor reward hacking."
 
 
 def _gate_words(decision: Decision | None) -> str:
@@ -352,8 +332,7 @@ def _gate_words(decision: Decision | None) -> str:
         return "No gate was applied for this publication."
     # Checks that passed are not listed: the card has to state what speaks against the model.
     verdicts = [verdict for verdict in decision.verdicts if verdict.failed or verdict.state == "undecided"]
-    texts = [f"{verdict.check.name} {verdict.state} ({verdict.words})" for verdict in verdicts]
-    stated = "; ".join(texts)
+    stated = "; ".join(f"{verdict.check.name} {verdict.state} ({verdict.words})" for verdict in verdicts)
     outcome = "passed" if decision.passed else "failed"
     details = f": {stated}" if stated else ""
     return without_local_paths(f"Gate `{decision.suite.suite}`: {outcome}{details}.")
@@ -363,9 +342,7 @@ def _reproduction(view: View) -> list[str]:
     provenance = view.provenance
     manifest = provenance.run.manifest
     versions = manifest.get("versions") or {}
-    others = {name: value for name, value in versions.items() if name != "rlhf_lab" and value}
-    named = [f"{name} {value}" for name, value in others.items()]
-    libraries = ", ".join(named)
+    libraries = ", ".join(f"{name} {value}" for name, value in versions.items() if name != "rlhf_lab" and value)
     command = ["It was started from Python, so there is no command."]
     if provenance.command:
         command = ["```", provenance.command, "```"]
@@ -394,18 +371,3 @@ def _cell(value: Any) -> str:
     """Format a setting's value for a cell of a Markdown table."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _is_reward_model(directory: Path) -> bool:
-    config = read_object(directory / "config.json")
-    architectures = config.get("architectures") or []
-    return any(name.endswith("ForSequenceClassification") for name in architectures)
-
-
-def _model_type(directory: Path) -> str:
-    return str(read_object(directory / "config.json").get("model_type"))
-
-
-def _adapter_base(directory: Path) -> str:
-    settings = read_object(directory / "adapter_config.json")
-    return str(settings.get("base_model_name_or_path"))

@@ -8,20 +8,25 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.core.files import read_json, read_object, write_json
 from rlhf_lab.interop.publishing.leaks import without_local_paths
+from rlhf_lab.interop.publishing.provenance import Dtype
 from rlhf_lab.models.model_files import ADAPTER, ADAPTER_WEIGHTS, INDEX, TOKENIZER_FILES
 
-Dtype = Literal["saved", "bfloat16"]
 LOCAL_KEYS = ("_name_or_path", "name_or_path", "is_local", "local_files_only")
 """Keys of config.json and tokenizer_config.json that contain the model's location on this machine."""
 TOKENIZER_EXTRAS = ("special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja")
+
+
+def is_reward_model(directory: Path) -> bool:
+    architectures = read_object(directory / "config.json").get("architectures") or []
+    return any(name.endswith("ForSequenceClassification") for name in architectures)
 
 
 def write_model(model: Path, to: Path, dtype: Dtype) -> None:
@@ -51,7 +56,6 @@ def _round_weights(source: Path, target: Path) -> None:
     tensors = load_file(source)
     rounded = {}
     for name, tensor in tensors.items():
-        # Integer tensors, such as position ids, are copied.
         rounded[name] = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
     save_file(rounded, target, metadata={"format": "pt"})  # other metadata could contain paths of this machine
 

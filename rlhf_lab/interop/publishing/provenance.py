@@ -1,4 +1,7 @@
-"""Origin of a run's model, from manifest.json, config.yaml and result.json of the run and of the runs before it."""
+"""What is published: the request, and the origin of the run's model.
+
+The origin comes from manifest.json, config.yaml and result.json of the run and of the runs before it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlhf_lab.config import registry, schema
 from rlhf_lab.data.reading import HUB_ID, SUFFIXES
@@ -18,19 +21,41 @@ from rlhf_lab.training.settings import StageSettings
 
 ALWAYS_TOLD = ("optimizer", "lr", "epochs", "batch_size", "max_length", "beta")
 """Settings of an algorithm that a card lists even if they have their default value."""
+HUB = "hub:"
+Dtype = Literal["saved", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class PublishRequest:
+    """Request to publish a model."""
+
+    run: str  # the run, as the user named it
+    to: str  # a directory that does not exist yet, or `hub:OWNER/NAME`
+    dtype: Dtype = "saved"  # dtype of the published weights
+    adapter: bool = False  # True to publish only the adapter
+    base: str = ""  # hub id of the base, if the run has it as a local directory
+    despite: Sequence[str] = ()  # accepted reasons against publishing, names of `refusals.DESPITE`
+    public: bool = False  # True if a hub repository may be public
+    license: str = ""  # identifier of the license on the hub; empty for none
+    gate: str = ""  # a suite that the run has to pass; empty for none
+    gate_run: str = ""  # the run that evaluated the model for the gate; empty means the run itself
+
+    @property
+    def on_hub(self) -> bool:
+        return self.to.startswith(HUB)
+
+    @property
+    def name(self) -> str:
+        """Name of the published model: name of a directory, or `owner/name`."""
+        return self.to.removeprefix(HUB) if self.on_hub else Path(self.to).name
 
 
 @dataclass(frozen=True)
 class Base:
-    """Starting point of the first stage of a chain.
+    """Starting point of the first stage of a chain."""
 
-    Attributes:
-        hub_id: `owner/name`; empty for a local directory or a model from scratch.
-        words: description for a sentence, with revision or identity.
-    """
-
-    hub_id: str
-    words: str
+    hub_id: str  # `owner/name`; empty for a local directory or a model from scratch
+    words: str  # description for a sentence, with revision or identity
 
 
 class PublishedModel:

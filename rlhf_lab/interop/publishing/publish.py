@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
+
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import make_dir, read_object, replacing
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.gates import gate
-from rlhf_lab.interop.publishing import card, hub, model_files, refusals, same_model
+from rlhf_lab.interop.publishing import card, model_files, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks
-from rlhf_lab.interop.publishing.provenance import PublishedModel
+from rlhf_lab.interop.publishing.provenance import PublishedModel, PublishRequest
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.results.folders import find_run
 
-HUB = "hub:"
-
-
-@dataclass(frozen=True)
-class PublishRequest:
-    """Request to publish a model.
-
-    Attributes:
-        run: the run, as the user named it.
-        to: a directory that does not exist yet, or `hub:OWNER/NAME`.
-        dtype: dtype of the published weights.
-        adapter: True to publish only the adapter.
-        base: hub id of the base, if the run has it as a local directory.
-        despite: accepted reasons against publishing, names of `refusals.DESPITE`.
-        public: True if a hub repository may be public.
-        license: identifier of the license on the hub; empty for none.
-        gate: a suite that the run has to pass; empty for none.
-        gate_run: the run that evaluated the model for the gate; empty means the run itself.
-    """
-
-    run: str
-    to: str
-    dtype: model_files.Dtype = "saved"
-    adapter: bool = False
-    base: str = ""
-    despite: Sequence[str] = ()
-    public: bool = False
-    license: str = ""
-    gate: str = ""
-    gate_run: str = ""
+REPLACED = [
+    *("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.bin", "*.model", "merges.txt", "vocab.txt")
+]
+"""Patterns of files from an earlier publication that are deleted if the new one has no file of that name."""
 
 
 def publish(request: PublishRequest, *, api: Any = None) -> str:
@@ -63,7 +38,6 @@ def publish(request: PublishRequest, *, api: Any = None) -> str:
         ArtifactError: files of the run are damaged, or the published model differs from it.
         LabError: the hub refused the upload.
     """
-    # All refusals come before the first file is written.
     provenance = PublishedModel(find_run(request.run))
     refusals.require_publishable(provenance)
     if request.adapter and not provenance.has_adapter:
@@ -75,9 +49,8 @@ def publish(request: PublishRequest, *, api: Any = None) -> str:
     if gated is not None and not gated.passed:
         reasons.append("failed_gate")
     refusals.require_agreed(provenance, reasons, request.despite)
-    if request.to.startswith(HUB):
-        return _to_hub(provenance, request, reasons, gated, api)
-    return _to_dir(provenance, request, reasons, gated)
+    view = card.View(request, provenance, tuple(reasons), gated)
+    return _to_hub(view, api) if request.on_hub else _to_dir(view)
 
 
 def _gate(provenance: PublishedModel, request: PublishRequest) -> gate.Decision | None:
@@ -100,69 +73,86 @@ def _gate(provenance: PublishedModel, request: PublishRequest) -> gate.Decision 
     return gate.judge(request.gate, str(requested))
 
 
-def _to_dir(
-    provenance: PublishedModel, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None
-) -> str:
-    target = Path(request.to)
+def _to_dir(view: card.View) -> str:
+    target = Path(view.request.to)
     if target.exists():
-        raise ConfigError(f"to={request.to} already exists; name a new directory, or remove it first")
+        raise ConfigError(f"to={target} already exists; name a new directory, or remove it first")
     make_dir(target.absolute().parent)
     # The directory is renamed when it is complete, so a failure leaves nothing behind.
     with replacing(target) as temporary:
         temporary.mkdir()
-        _write(provenance, request, reasons, gated, temporary, target.name)
+        _write(view, temporary)
     return str(target)
 
 
-def _to_hub(
-    provenance: PublishedModel, request: PublishRequest, reasons: Sequence[str], gated: gate.Decision | None, api: Any
-) -> str:
-    name = request.to.removeprefix(HUB)
-    api = hub.client() if api is None else api
-    # All files are written and checked before the upload starts.
+def _to_hub(view: card.View, api: Any) -> str:
+    api = HfApi() if api is None else api
     with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch_dir()) as temporary:
         directory = Path(temporary) / "model"
         directory.mkdir()
-        _write(provenance, request, reasons, gated, directory, name)
-        console.inform(f"uploading to {name}", markup=False)
-        run = provenance.run
-        message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {provenance.code}"
-        return hub.send(directory, name, public=request.public, message=message, api=api)
+        _write(view, directory)
+        console.inform(f"uploading to {view.request.name}", markup=False)
+        run = view.provenance.run
+        message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {view.provenance.code}"
+        return send(directory, view.request.name, public=view.request.public, message=message, api=api)
 
 
-def _write(
-    provenance: PublishedModel,
-    request: PublishRequest,
-    reasons: Sequence[str],
-    gated: gate.Decision | None,
-    directory: Path,
-    name: str,
-) -> None:
+def send(directory: Path, name: str, *, public: bool, message: str, api: Any) -> str:
+    """Create the repository if it does not exist, and replace its model with that in the directory. Return its address.
+
+    Args:
+        directory: the published files.
+        name: `owner/name`.
+        public: True allows a public repository. Otherwise a new repository is private, and a public one is an error.
+        message: message of the commit.
+        api: a `huggingface_hub.HfApi`.
+    Raises:
+        LabError: the hub refused the upload, or nobody is logged in.
+    """
+    try:
+        address = str(api.create_repo(name, repo_type="model", private=not public, exist_ok=True))
+        # `create_repo` does not change the visibility of an existing repository, so it is checked.
+        if not public and not api.repo_info(name, repo_type="model").private:
+            raise LabError(
+                f"{name} is a public repository on the hub, so nothing was uploaded; set public=true to publish there, "
+                "or name another repository"
+            )
+        api.upload_folder(
+            repo_id=name,
+            folder_path=str(directory),
+            commit_message=message,
+            repo_type="model",
+            delete_patterns=REPLACED,
+        )
+    except LabError:
+        raise
+    except Exception as error:  # the client has a different exception type for each of many failures
+        # only the first line, because the messages of the client have several
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")
+        raise LabError(
+            f"the hub refused {name}: {reason}. Log in with `hf auth login` (with a token that may write) and check "
+            "the name. No partial upload exists, so the same command can be repeated"
+        ) from error
+    return address
+
+
+def _write(view: card.View, directory: Path) -> None:
     """Write model and card to a directory.
 
     Raise an error if the written model differs from the run's, or if the files contain content that must not be
     published.
     """
+    request, model = view.request, view.provenance.model_dir
     # The published files are loaded and compared with the run, so that a wrong conversion is noticed here.
     console.inform("writing the model, and comparing it with that of the run")
     if request.adapter:
-        model_files.write_adapter(provenance.model_dir, directory, request.base)
-        distance = same_model.require_same_adapter(provenance.model_dir, directory)
+        model_files.write_adapter(model, directory, request.base)
+        distance = same_model.require_same_adapter(model, directory)
     else:
-        model_files.write_model(provenance.model_dir, directory, request.dtype)
-        distance = same_model.require_same(provenance.model_dir, directory, request.dtype)
-    view = card.View(
-        provenance=provenance,
-        name=name,
-        adapter=request.adapter,
-        dtype=request.dtype,
-        base=request.base,
-        license=request.license,
-        despite=tuple(reasons),
-        gated=gated,
-        distance=distance,
-    )
-    (directory / "README.md").write_text(card.render(view, directory), encoding="utf-8")
+        model_files.write_model(model, directory, request.dtype)
+        distance = same_model.require_same(model, directory, request.dtype)
+    text = card.render(replace(view, distance=distance), directory)
+    (directory / "README.md").write_text(text, encoding="utf-8")
     # Last, so that the card is searched as well.
     if problems := leaks(directory):
-        raise DataError(f"{provenance.directory} cannot be published: " + "; ".join(problems))
+        raise DataError(f"{view.provenance.directory} cannot be published: " + "; ".join(problems))

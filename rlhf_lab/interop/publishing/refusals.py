@@ -35,7 +35,6 @@ def require_publishable(provenance: PublishedModel) -> None:
         )
     if not (directory / seal.NAME).is_file():
         raise DataError(f"{directory} has no {seal.NAME}, so its files cannot be verified; {_repeat_hint(provenance)}")
-    # The checksums are compared now, because files may have changed since the run.
     seal.check(directory, rebuilt=False, say=console.print)
     missing = [
         what
@@ -46,7 +45,6 @@ def require_publishable(provenance: PublishedModel) -> None:
         )
         if not value
     ]
-    # Without these values the card could not state the origin of the model.
     if missing:
         manifest = directory / "manifest.json"
         raise DataError(f"{manifest} has no entry for {', '.join(missing)}; {_repeat_hint(provenance)}")

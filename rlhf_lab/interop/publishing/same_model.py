@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import file_digest, read_object
-from rlhf_lab.interop.publishing.model_files import Dtype
+from rlhf_lab.interop.publishing.model_files import is_reward_model
+from rlhf_lab.interop.publishing.provenance import Dtype
 from rlhf_lab.models.build import load_policy, load_reward_model
 from rlhf_lab.models.model_files import ADAPTER_WEIGHTS
 from rlhf_lab.models.settings import Scratch
@@ -59,10 +60,9 @@ def require_same_adapter(saved: Path, published: Path) -> float:
 
 def _outputs(directory: Path) -> int | None:
     """Return the number of outputs of a reward model's head; None for a language model."""
-    config: dict[str, Any] = read_object(directory / "config.json")
-    is_reward_model = any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or [])
-    if not is_reward_model:
+    if not is_reward_model(directory):
         return None
+    config: dict[str, Any] = read_object(directory / "config.json")
     if "id2label" in config:
         return len(config["id2label"])
     return int(config.get("num_labels") or 1)

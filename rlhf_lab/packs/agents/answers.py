@@ -20,49 +20,35 @@ def agents(run: StoredRun) -> str | None:
     if not scored:
         return None
     # The parts go from the main result to its qualifications.
-    parts = [_best(scored, name) for name in _sets(scored)]
+    # A run with a single task set has only `success`.
+    by_set = [name for name in scored[0].metrics if name.startswith(ON)]
+    parts = [_best(scored, name) for name in by_set or ["success"]]
     parts += _against_first(run, scored)
-    revised = [policy for policy in scored if _writes_more_than_one(policy)]
+    # Only code_bench has this metric: some attempts have more than one program.
+    revised = [
+        policy for policy in scored if "code_rounds" in policy.metrics and policy.metrics["code_rounds"].mean > 1
+    ]
     if revised:
-        gains = []
-        for policy in revised:
-            gain = signed(policy.metrics["revision_gain"])
-            gains.append(f"{policy.name} {gain}")
-        parts.append(f"revising adds: {', '.join(gains)}")
+        gains = ", ".join(f"{policy.name} {signed(policy.metrics['revision_gain'])}" for policy in revised)
+        parts.append(f"revising adds: {gains}")
     parts += _where_positive(scored, "agent_errors", "attempts that failed with an error of the agent")
     parts += _where_positive(scored, "right_by_wrong_process", "right by a wrong process")
     attacked = [policy for policy in scored if "injection/success" in policy.metrics]
     if attacked:
-        obedience = ", ".join(map(_obedience, attacked))
-        parts.append(f"orders in tool results: {obedience}")
+        parts.append(f"orders in tool results: {', '.join(map(_obedience, attacked))}")
     sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _where_positive(policies: list[EvaluatedPolicy], metric: str, words: str) -> list[str]:
     """Return a text with the value of a metric for each agent for which it is positive; empty without such an agent."""
-    fractions = []
-    for policy in policies:
-        value = policy.metrics.get(metric)
-        if value is not None and value.mean > 0:
-            fractions.append(f"{policy.name} {compact(value)}")
-    return [f"{words}: {', '.join(fractions)}"] if fractions else []
+    positive = [policy for policy in policies if metric in policy.metrics and policy.metrics[metric].mean > 0]
+    fractions = ", ".join(f"{policy.name} {compact(policy.metrics[metric])}" for policy in positive)
+    return [f"{words}: {fractions}"] if fractions else []
 
 
 def _is_scored(success: Estimate | None) -> bool:
     return success is not None and not math.isnan(success.mean)
-
-
-def _writes_more_than_one(policy: EvaluatedPolicy) -> bool:
-    """Return True if an agent wrote more than one program in some attempt (code_bench)."""
-    rounds = policy.metrics.get("code_rounds")
-    return rounds is not None and rounds.mean > 1
-
-
-def _sets(policies: list[EvaluatedPolicy]) -> list[str]:
-    """Return the names of the success metrics, one per task set. A run with a single set has only `success`."""
-    by_set = [name for name in policies[0].metrics if name.startswith(ON)]
-    return by_set or ["success"]
 
 
 def _best(policies: list[EvaluatedPolicy], metric: str) -> str:
@@ -104,10 +90,8 @@ def _against_first(run: StoredRun, scored: list[EvaluatedPolicy]) -> list[str]:
         parts.append(f"against {first}: {', '.join(differ)}")
     if others:
         names = ", ".join(policy.name for policy in others)
-        sizes = [
-            policy.metrics["success_detectable"].mean for policy in others if "success_detectable" in policy.metrics
-        ]
-        sizes = [size for size in sizes if math.isfinite(size) and size > 0]
+        detectable = [policy.metrics.get("success_detectable") for policy in others]
+        sizes = [size.mean for size in detectable if size and math.isfinite(size.mean) and size.mean > 0]
         power = f"; {compact(max(sizes))} would have been detected with 80 % power" if sizes else ""
         parts.append(f"not distinguishable from {first}: {names}{power}")
     return parts

@@ -4,7 +4,8 @@ judges/ sends requests to language models: requests, store, budget, services, pa
 a judge as a reward or as gold, grading/ grades pairs for `rubric_rm`. synthesis/ writes training data with a model,
 curation/ filters it. safety/ measures attack success and over-refusal, mt_bench/ grades conversations of two turns.
 labels/ is the page on which people compare responses, leaderboard/ ranks policies from judgements, statistics/ has
-agreement, bias and win rates. answers.py writes the conclusions of runs, commands.py has the sub-commands.
+agreement, bias and win rates. answers.py writes the conclusions of runs, commands.py has the sub-commands, metrics.py
+declares the metrics.
 
 Start with judges/client.py, then judges/pairwise.py. Imports no other pack.
 """
@@ -34,10 +35,10 @@ PACK = Pack(
         "safety": "rlhf_lab.packs.judging.answers:safety",
         "mt_bench": "rlhf_lab.packs.judging.answers:mt_bench",
     },
-    gold_sources={"judge": "rlhf_lab.packs.judging.rewards.gold:by_judge"},
+    gold_sources={"judge": "rlhf_lab.packs.judging.rewards.judge:by_judge"},
     comparers={
-        "judge": "rlhf_lab.packs.judging.rewards.comparisons:by_judge",
-        "human": "rlhf_lab.packs.judging.rewards.people:by_people",
+        "judge": "rlhf_lab.packs.judging.rewards.audit:by_judge",
+        "human": "rlhf_lab.packs.judging.rewards.audit:by_people",
     },
     preflight=("rlhf_lab.packs.judging.judges.preflight:problems",),
 )

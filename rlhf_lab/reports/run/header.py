@@ -12,7 +12,7 @@ from rlhf_lab.results.gains import scores
 from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
 from rlhf_lab.results.wording import duration, metric_title
 from rlhf_lab.stages.provenance import Provenance, provenance_of, size_in_words
-from rlhf_lab.statistics.inference import check_mean
+from rlhf_lab.statistics.estimates import check_mean
 
 
 def header(run: StoredRun) -> PageSection:

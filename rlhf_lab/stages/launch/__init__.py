@@ -1,4 +1,4 @@
 """Processes on this machine that build one stage together.
 
-Read processes.py (starts them and waits); threads.py decides how many CPU threads each takes.
+Read processes.py (starts them, waits, and decides how many CPU threads each takes).
 """

@@ -38,22 +38,13 @@ ZERO_STAGES = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
 """`zero_stage` of DeepSpeed → option of `sharding`."""
 COPIES = "PARALLELISM_CONFIG_DP_REPLICATE_SIZE"
 """Number of copies of the sharded model in accelerate's parallelism config."""
-PARALLELISM = {
-    "TP": "tensor parallelism",
-    "CP": "context parallelism",
-    "SP": "sequence parallelism",
-}
+PARALLELISM = {"TP": "tensor parallelism", "CP": "context parallelism", "SP": "sequence parallelism"}
 """Dimension of accelerate's parallelism config that rlhf_lab does not have → its meaning."""
 
 
 @dataclass(frozen=True)
 class LaunchSetting:
-    """One setting of rlhf_lab that accelerate's settings determine.
-
-    Attributes:
-        key, value: setting and value, as in an override.
-        source: setting of accelerate that it comes from.
-    """
+    """One setting of rlhf_lab, and the setting of accelerate that determines it (`source`)."""
 
     key: str
     value: str
@@ -65,7 +56,6 @@ class LaunchSetting:
 
 
 def started(environment: Mapping[str, str]) -> bool:
-    """Return True if `accelerate launch` started this process."""
     return any(name.startswith(PREFIX) for name in environment)
 
 
@@ -88,17 +78,12 @@ def read_settings(environment: Mapping[str, str]) -> list[LaunchSetting]:
 
 
 def overrides(
-    environment: Mapping[str, str],
-    typed: Sequence[str],
-    strategy_of: Callable[[list[str]], str],
+    environment: Mapping[str, str], typed: Sequence[str], strategy_of: Callable[[list[str]], str]
 ) -> list[LaunchSetting]:
     """Return the settings that accelerate adds to a command. Like typed settings, they replace those of the recipe.
 
-    Raises ConfigError with one message for each typed setting that contradicts accelerate's.
-
-    Args:
-        typed: overrides of the command.
-        strategy_of: returns the kind of `sharding` of a composed command.
+    `strategy_of` returns the kind of `sharding` of a composed command. Raises ConfigError with one message for each
+    typed setting that contradicts accelerate's.
     """
     if not started(environment):
         return []
@@ -124,11 +109,8 @@ def overrides(
 
 
 def note(added: Sequence[LaunchSetting]) -> str:
-    """Return a line that names the settings added by accelerate; empty if there are none."""
-    if not added:
-        return ""
     named = ", ".join(f"{setting.override} ({setting.source})" for setting in added)
-    return f"accelerate launch: {named}"
+    return f"accelerate launch: {named}" if added else ""
 
 
 def problems(environment: Mapping[str, str]) -> list[str]:
@@ -243,10 +225,8 @@ def _deepspeed_problems(environment: Mapping[str, str]) -> list[str]:
             lines.append(_refusal(f"offload_{part}_device", device, reason, remedy))
     if _is_enabled(file, "fp16"):
         lines.append(_refusal("fp16 of the DeepSpeed file", "true", "training is in float32 or bfloat16", "bf16"))
-    for name, remedy in {
-        "optimizer": "algorithm.optimizer, algorithm.lr",
-        "scheduler": "algorithm.warmup_fraction",
-    }.items():
+    remedies = {"optimizer": "algorithm.optimizer, algorithm.lr", "scheduler": "algorithm.warmup_fraction"}
+    for name, remedy in remedies.items():
         if name in file:
             lines.append(
                 f"accelerate launch: the DeepSpeed file has {name}, which rlhf_lab makes itself; remove it and set "
@@ -259,17 +239,11 @@ def _deepspeed_problems(environment: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _refusal(
-    setting: str,
-    value: str,
-    reason: str,
-    remedy: str,
-) -> str:
+def _refusal(setting: str, value: str, reason: str, remedy: str) -> str:
     return f"accelerate launch: {setting}={value}, but {reason}; set it to {remedy}"
 
 
 def _equal(typed: str, value: str) -> bool:
-    """Return True if two values of a setting are the same text, or the same number."""
     typed = typed.strip("'\"").lower()
     try:
         return float(typed) == float(value)
@@ -286,7 +260,6 @@ def _on(environment: Mapping[str, str], name: str) -> bool:
 
 
 def _deepspeed_file(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of DeepSpeed's own config file; empty without one."""
     name = environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "")
     if name.lower() in NO:
         return {}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +29,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DeviceMemoryError, LabError, MissingDependency
 from rlhf_lab.core.files import make_dir, read_json, read_object, write_json
+from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.core.progress import hide_bars
 from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import handled
@@ -100,8 +101,7 @@ def check_launch(checked: root.Config) -> None:
 def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
     """Build a stage with `count` processes and return the content of result.json.
 
-    If one of them runs out of memory and smaller micro-batches are allowed, all processes restart from the last
-    checkpoint.
+    If one of them runs out of memory and may use smaller micro-batches, all restart from the last checkpoint.
     """
     micro_batch_tokens: int | None = None
     while True:
@@ -118,7 +118,6 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
 
 
 def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_tokens: int | None) -> dict[str, Any]:
-    """Start `count` processes that build a stage, and wait for them."""
     with tempfile.TemporaryDirectory(dir=scratch_dir()) as directory:
         order_file = Path(directory) / "stage.json"
         order = {
@@ -132,15 +131,20 @@ def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_toke
         ended_before = _when_ended(stage)
         workers: list[subprocess.Popen[bytes]] = []
         hide_bars()  # the main worker draws on the same terminal
+
+        def forward(number: int) -> None:
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.send_signal(number)
+
         try:
-            with _forward_signals(workers) as signals:
+            with signals_forwarded(forward) as signals:
                 workers += [_start_worker(order_file, rank, count) for rank in range(count)]
                 failed, hung = _wait_for_all(workers, signals)
         finally:
             for worker in workers:
                 worker.kill()
                 worker.wait()
-        # All workers have finished or been killed; find the one that caused the end.
         codes = [worker.wait() for worker in workers]
         cause = _cause(failed, order_file.parent) if failed else hung
         # A failure may come before the main process replaces the result of an earlier attempt by its own.
@@ -162,15 +166,13 @@ def _start_worker(order_file: Path, rank: int, count: int) -> subprocess.Popen[b
 
 
 @contextmanager
-def _forward_signals(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
-    """Forward signals that stop a run to every worker; yield the list of received signals."""
+def signals_forwarded(forward: Callable[[int], None]) -> Iterator[list[int]]:
+    """Forward signals that stop a run to other processes; yield the list of received signals."""
     received: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        for worker in workers:
-            if worker.poll() is None:
-                worker.send_signal(number)
+        forward(number)
 
     with handled(handle):
         yield received
@@ -207,20 +209,12 @@ def _cause(failed: dict[int, int], reports: Path) -> int:
 
     A process killed by a signal comes first: its peers report a lost connection, and it writes no report. SIGABRT does
     not count, because a process may abort when it loses a peer. Otherwise it is the process that failed earliest by its
-    own report. The order in which exits are observed is no evidence, because two may be observed at once.
-
-    Args:
-        failed: rank → exit status, not empty.
-        reports: directory in which the workers left `error_RANK.json`.
+    own report (`error_RANK.json`). The order in which exits are observed is no evidence.
     """
     for rank, code in failed.items():
         if code < 0 and -code != signal.SIGABRT:
             return rank
-    failed_at = {}
-    for rank in failed:
-        report = read_object(reports / f"error_{rank}.json")
-        failed_at[rank] = report.get("failed_at", float("inf"))
-    return min(failed_at, key=failed_at.__getitem__)
+    return min(failed, key=lambda rank: read_object(reports / f"error_{rank}.json").get("failed_at", float("inf")))
 
 
 def _when_ended(stage: Stage) -> int | None:
@@ -267,7 +261,7 @@ def _outcome(
         if report["micro_batch_tokens"]:
             raise DeviceMemoryError(f"{stage.recipe}: {error}", report["micro_batch_tokens"])
     else:
-        error = f"process {rank} of {len(codes)} finished with {_describe_exit(codes[rank])}"
+        error = f"process {rank} of {len(codes)} finished with {describe_exit(codes[rank])}"
     if not is_earlier:
         _write_status(stage, result, "failed", error)
     raise LabError(f"{stage.recipe}: {error}")
@@ -279,8 +273,19 @@ def _write_status(stage: Stage, result: dict[str, Any], status: str, error: str)
     write_json(stage.directory / "result.json", {**result, "status": status, "error": error})
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
     if code >= 0:
         return f"exit status {code}"
     killed = " (out of memory?)" if -code == signal.SIGKILL else ""
     return f"signal {signal.Signals(-code).name}{killed}"
+
+
+def set_threads(checked: root.Config, processes: int) -> None:
+    """Set this process's CPU threads: `runtime.threads`, or the cores divided by `processes`."""
+    if checked.runtime.threads:
+        threads = checked.runtime.threads
+    elif registry.kind_of("model", checked.model) == "scratch":
+        threads = 1  # a small model is slower with two; see `runtime.threads`
+    else:
+        threads = max(1, usable_cores() // processes)
+    torch.set_num_threads(threads)

@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "contaminated_tasks_kept",
-        "TrajectoryMaker._row",
+        "TrajectoryMaker.row_of",
         "task.prompt in self.heldout",
         "task.prompt in ()",
         "attempts at test tasks become training data",

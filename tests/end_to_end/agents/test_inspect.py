@@ -208,7 +208,7 @@ def test_the_sandbox_answers_as_inspect_expects(tmp_path):
 
 def test_settings_of_a_sandbox_are_checked(tmp_path):
     (tmp_path / "wrong.yml").write_text("timeout: 3\n")
-    for config, says in ((str(tmp_path / "wrong.yml"), "explain sandbox"), ("missing.yml", "there is no such file")):
+    for config, says in ((str(tmp_path / "wrong.yml"), "explain sandbox"), ("missing.yml", "the file does not exist")):
         with pytest.raises(ConfigError, match=says):
             read_settings(config)
     assert read_settings(LabSandbox.config_deserialize({"timeout_s": 3.0})).timeout_s == 3.0

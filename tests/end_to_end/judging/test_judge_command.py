@@ -9,7 +9,6 @@ import pytest
 from fake_judge import FakeJudge, says
 from support import ONE_LAYER, SMALL_WORLD, command_inside, planned
 
-from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.packs.judging.judges import command as judge_module
 from rlhf_lab.packs.judging.judges import judgement
@@ -17,6 +16,9 @@ from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import ensure
 
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "reward=gold", "needs.reward=null")
+
+
+WORLD = ("data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=24")
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,21 @@ def run(tmp_path_factory) -> artifacts.Stage:
 @pytest.fixture
 def sides(run) -> tuple[str, str, str]:
     return str(run.directory), str(run.directory), "policy=SFT,one-pass DPO"
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path.name
+
+
+def files_of(run: artifacts.Stage, directory: Path) -> list[str]:
+    """Write before.jsonl and after.jsonl: the first response of each policy to each prompt."""
+    rows = [row for row in read_jsonl(run.directory / "evaluation.jsonl") if row["sample_id"] == 0]
+    names = []
+    for name, policy in (("before", "SFT"), ("after", "one-pass DPO")):
+        own = [{key: row[key] for key in ("prompt", "response")} for row in rows if row["policy"] == policy]
+        names.append(write(directory / f"{name}.jsonl", own))
+    return names
 
 
 def judge(directory: Path, *words: str) -> tuple[int, str]:
@@ -69,19 +86,14 @@ def test_two_policies_of_a_run(run, sides, tmp_path):
 
 def test_another_world_is_another_judgement(run, tmp_path):
     """The truth behind the simulated judge is part of its identity; with the same world it resumes."""
-    rows = [row for row in read_jsonl(run.directory / "evaluation.jsonl") if row["sample_id"] == 0]
-    files = [
-        write(tmp_path / name, [{k: r[k] for k in ("prompt", "response")} for r in rows if r["policy"] == policy])
-        for name, policy in (("a.jsonl", "SFT"), ("b.jsonl", "one-pass DPO"))
-    ]
-    world = ("data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=24")
-    assert judge(tmp_path, *files, *world, "data.seed=0")[0] == 0
-    status, out = judge(tmp_path, *files, *world, "data.seed=0", "data.grader.noise=2.5")
+    files = files_of(run, tmp_path)
+    assert judge(tmp_path, *files, *WORLD, "data.seed=0")[0] == 0
+    status, out = judge(tmp_path, *files, *WORLD, "data.seed=0", "data.grader.noise=2.5")
     assert status == 0 and "everything was judged before" not in out, out
     # the world of another seed does not know these prompts, and is called
-    status, out = judge(tmp_path, *files, *world, "data.seed=1")
+    status, out = judge(tmp_path, *files, *WORLD, "data.seed=1")
     assert status == 2 and "does not know the prompt" in out
-    status, out = judge(tmp_path, *files, *world, "data.seed=0")
+    status, out = judge(tmp_path, *files, *WORLD, "data.seed=0")
     assert status == 0 and "everything was judged before" in out
     assert len(list((tmp_path / "outputs" / "judgements").iterdir())) == 3
 
@@ -147,24 +159,11 @@ def test_one_run_is_graded(run, tmp_path):
     assert "conciseness" in out and "one-pass DPO: 12 responses to 6 prompts" in out
 
 
-def write(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path.name
-
-
 def test_files_need_another_judge_or_the_world_they_are_of(run, tmp_path):
-    rows = [row for row in read_jsonl(run.directory / "evaluation.jsonl") if row["sample_id"] == 0]
-    files = [
-        write(
-            tmp_path / f"{name}.jsonl",
-            [{k: r[k] for k in ("prompt", "response")} for r in rows if r["policy"] == policy],
-        )
-        for name, policy in (("before", "SFT"), ("after", "one-pass DPO"))
-    ]
+    files = files_of(run, tmp_path)
     status, out = judge(tmp_path, *files)
     assert status == 2 and "add the world of the prompts" in out
-    world = ("data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=24")
-    status, out = judge(tmp_path, *files, *world, "to=there")
+    status, out = judge(tmp_path, *files, *WORLD, "to=there")
     assert status == 0 and "before against after: wins" in out
     judged = read_jsonl(tmp_path / "there" / "judgements.jsonl")
     assert len(judged) == 6 and all(row["score"] is not None for row in judged)
@@ -238,10 +237,8 @@ def test_a_judge_that_fails_leaves_what_it_answered(tmp_path, monkeypatch):
     assert status == 0 and len(fake.asked) == 4
     result = read_json(tmp_path / "there" / "result.json")
     assert result["status"] == "completed" and result["error"] is None
-    assert (
-        result["cost"]["answers"] == 12
-    )  # of both attempts; the answer that was lost with its comparison is not known
-    assert issubclass(JudgeUnavailable, ConnectionError)
+    # of both attempts; the answer that was lost with its comparison is not known
+    assert result["cost"]["answers"] == 12
     (tmp_path / "c.jsonl").write_text((tmp_path / "a.jsonl").read_text())
     status, out = judge(tmp_path, "c.jsonl", b, *SERVED, "to=there")
     assert status == 2 and "to=there contains a judgement of other responses, by another judge" in out

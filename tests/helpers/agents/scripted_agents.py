@@ -45,7 +45,7 @@ class Capitals:
 
 def questions(tasks: Capitals | None = None, name: str = "mini") -> list[BenchmarkQuestion]:
     source = tasks or Capitals()
-    return [BenchmarkQuestion(name, task, source) for task in source.tasks("test")]
+    return [BenchmarkQuestion(name, task, source.tools) for task in source.tasks("test")]
 
 
 class Scripted:

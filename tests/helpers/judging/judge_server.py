@@ -578,11 +578,7 @@ def _openai_batch(batch: Batch) -> dict[str, Any]:
         "output_file_id": f"out-{batch.id}" if len(batch.results) > failed else None,
         "error_file_id": f"err-{batch.id}" if failed else None,
         "errors": {"object": "list", "data": [{"message": batch.error, "code": "bad"}]} if batch.error else None,
-        "request_counts": {
-            "total": len(batch.items),
-            "completed": len(batch.results) - failed,
-            "failed": failed,
-        },
+        "request_counts": {"total": len(batch.items), "completed": len(batch.results) - failed, "failed": failed},
     }
 
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from judge_server import Asked, JudgeServer, Said, status
+from judge_server import Asked, JudgeServer, Said
 from support import ONE_LAYER, command_inside, planned
 
-from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.packs.agents.benchmarks import agent_bench, gaia
-from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
 from rlhf_lab.packs.agents.gaia.mini import mini_questions
 from rlhf_lab.packs.agents.harness.scripted import ScriptedAgent
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini
@@ -85,19 +84,6 @@ def test_scripted_agents_bound_the_benchmark(tmp_path, monkeypatch):
     assert "oracle is best" in text and "guesses" in text
     page = (write_report(stage.directory).parent / "attempts.html").read_text()
     assert "288 of 288" in page or "are left out" in page
-
-
-def test_a_service_that_goes_down_costs_nothing_twice(server, tmp_path):
-    server.answer = oracle
-    server.always = lambda asked: status(500) if asked.number >= 7 else None
-    stage = service(server, tmp_path, *BENCH, "agent.service.parallel=1")
-    with pytest.raises(JudgeUnavailable):
-        ensure(stage, 0)
-    assert read_json(stage.directory / "result.json")["status"] == "failed"
-    server.always = lambda asked: None
-    ensure(stage, 0)
-    assert server.billed_requests == sum(len(row["trajectory"]["turns"]) for row in read_trajectories(stage.directory))
-    assert all(row["success"] == 1 for row in read_jsonl(stage.directory / "evaluation.jsonl"))
 
 
 def test_a_service_drives_the_recipe_and_a_run_with_more_tasks_takes_what_a_smaller_one_did(server, tmp_path):

@@ -15,7 +15,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.tools import Call
-from rlhf_lab.packs.agents.benchmarks.code_bench import pass_at, programs_of
+from rlhf_lab.packs.agents.benchmarks.code_bench import programs_of
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import read_trajectories
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 from rlhf_lab.packs.code.debugging.debugging import DebuggingTasks
@@ -110,16 +110,6 @@ def test_a_service_repairs_in_its_second_round(server, tmp_path):
     assert not [test for test in hidden if any(test.strip() in prompt for prompt in read)]
 
 
-def test_a_run_with_more_draws_takes_those_that_are_there(server, tmp_path):
-    server.answer = mends_in_round_two
-    ensure(service(server, tmp_path, "algorithm.tiers=[2]"), 0)
-    more = service(server, tmp_path, "algorithm.tiers=[2]", "algorithm.attempts=3", "algorithm.pass_at=[1,3]")
-    result = ensure(more, 0)
-    assert any(note.startswith("4 of 12 attempts are reused from earlier runs") for note in result["notes"])
-    (policy,) = result["policies"]
-    assert policy["metrics"]["pass@3"]["mean"] == 0 and policy["metrics"]["pass@3"]["n"] == 4
-
-
 OPERATIONS = (("doubled", "*", 6), ("squared", "**", 9), ("more", "+", 5), ("less", "-", 1), ("half", "/", 1.5))
 
 
@@ -164,15 +154,6 @@ def test_the_last_program_counts_whether_it_ran_or_not():
     assert programs_of(trajectory("a", final="b", stop="call_limit")) == ["a", "b"]
     assert programs_of(trajectory("a", final=None, stop="turn_limit")) == ["a"]
     assert programs_of(trajectory(final=None, stop="turn_limit")) == []
-
-
-def test_pass_at_k_is_over_draws_and_clustered_by_task():
-    """Two of four draws right, and none: pass@1 = (1/2 + 0)/2, pass@2 = (1 − C(2,2)/C(4,2))/2 = 5/12."""
-    outcomes = {"first": (1.0, 1.0, 0.0, 0.0), "second": (0.0, 0.0, 0.0, 0.0)}
-    rows = [{"prompt_id": name, "template": name, "success": s} for name, draws in outcomes.items() for s in draws]
-    metrics = pass_at(rows, (1, 2, 5))
-    assert metrics["pass@1"].mean == pytest.approx(1 / 4) and metrics["pass@2"].mean == pytest.approx(5 / 12)
-    assert metrics["pass@1"].clusters == 2 and metrics["pass@5"].n == 0
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from sizes import overrides
 from support import command_inside
 
 from rlhf_lab.config import compose
-from rlhf_lab.data.attempts import read_attempts
-from rlhf_lab.data.generated import read_generated
+from rlhf_lab.data.generated import read_attempts, read_generated
 from rlhf_lab.models.build import load_encoder
 from rlhf_lab.stages import artifacts
 

@@ -150,11 +150,7 @@ def test_near_duplicates_and_held_out_prompts_are_rejected(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("recipe", "module", "chunk"),
-    [
-        ("cai_preferences", cai_preferences, 20),
-        ("self_instruct", self_instruct, 4),
-    ],
+    ("recipe", "module", "chunk"), [("cai_preferences", cai_preferences, 20), ("self_instruct", self_instruct, 4)]
 )
 def test_an_interrupted_stage_goes_on_and_asks_nothing_twice(tmp_path, monkeypatch, recipe, module, chunk):
     """The judge is away in the middle; the corpus is that of an undisturbed run, to the byte."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 from fake_judge import FakeJudge, says
 from support import ONE_LAYER, SMALL_WORLD, checked, planned
+from synthetic_judgements import write_rows
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -17,7 +17,7 @@ from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.data.transcript import quote
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.mt_bench import mt_bench
-from rlhf_lab.packs.judging.mt_bench.questions import TwoTurnQuestion, balanced, questions_of, read_references
+from rlhf_lab.packs.judging.mt_bench.mt_bench import TwoTurnQuestion, balanced, questions_of, read_references
 from rlhf_lab.packs.judging.mt_bench.settings import MTBench
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
@@ -38,11 +38,6 @@ QUESTIONS = [
 ]
 
 
-def write_lines(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 @pytest.fixture
 def served(tmp_path, monkeypatch):
     """Return (run a stage on QUESTIONS with a judge's answer, the judge)."""
@@ -51,8 +46,8 @@ def served(tmp_path, monkeypatch):
         judge = FakeJudge(answers)
         monkeypatch.setattr(mt_bench, "judge_of", lambda run: judge)
         # both splits are used, train first
-        path = write_lines(tmp_path / "question.jsonl", QUESTIONS[:3])
-        test_path = write_lines(tmp_path / "more.jsonl", QUESTIONS[3:])
+        path = write_rows(tmp_path / "question.jsonl", QUESTIONS[:3])
+        test_path = write_rows(tmp_path / "more.jsonl", QUESTIONS[3:])
         data = (
             "data=mt_bench",
             f"data.path={path}",
@@ -124,14 +119,14 @@ def test_answers_without_a_grade_are_left_out_and_counted(served):
 
 def test_references_of_fastchat_replace_those_of_the_questions(served, tmp_path):
     rows = [{"question_id": 111, "choices": [{"index": 0, "turns": ["five", "ten"]}], "model_id": "gpt-4"}]
-    path = write_lines(tmp_path / "gpt-4.jsonl", rows)
+    path = write_rows(tmp_path / "gpt-4.jsonl", rows)
     stage, _, _ = served(lambda request: says(reason="", overall=5), f"algorithm.references={path}")
     of_math = [row for row in read_jsonl(stage.directory / "evaluation.jsonl") if row["category"] == "math"]
     assert [row["reference"] for row in of_math] == ["five", "First question: five\n\nSecond question: ten"]
-    wrong = write_lines(tmp_path / "wrong.jsonl", [{"question_id": 111, "choices": ["five"]}])
+    wrong = write_rows(tmp_path / "wrong.jsonl", [{"question_id": 111, "choices": ["five"]}])
     with pytest.raises(DataError, match=r"row 1: question_id is .*111.* expected \{\"question_id\": 101"):
         read_references(wrong)
-    other = write_lines(tmp_path / "other.jsonl", [{**rows[0], "question_id": 7}])
+    other = write_rows(tmp_path / "other.jsonl", [{**rows[0], "question_id": 7}])
     with pytest.raises(DataError, match="no question_id of it is in the data"):
         served(lambda request: says(reason="", overall=5), f"algorithm.references={other}")
 
@@ -175,8 +170,8 @@ def test_questions_are_balanced_over_categories():
 
 
 def test_rows_that_are_no_questions_are_refused(tmp_path):
-    path = write_lines(tmp_path / "q.jsonl", [{"question_id": 1, "turns": ["one", "two", "three"]}])
-    test_path = write_lines(tmp_path / "more.jsonl", QUESTIONS)
+    path = write_rows(tmp_path / "q.jsonl", [{"question_id": 1, "turns": ["one", "two", "three"]}])
+    test_path = write_rows(tmp_path / "more.jsonl", QUESTIONS)
     files = ("data=mt_bench", f"data.path={path}", f"data.test_path={test_path}")
     data = checked("mt_bench", *files, *SERVICE, *MODEL).data
     with pytest.raises(DataError, match=r"question 1: turns is .*expected a list of two messages"):
@@ -188,7 +183,17 @@ def test_settings(tmp_path):
     settings = MTBench()
     assert settings.sampled(Evaluation(prompts=80, samples_per_prompt=3), 8) == [(80, 3), (80, 3)]
     assert settings.contents() == {} and [copy.name for copy in settings.model_copies(adapter=False)] == ["policy"]
-    path = write_lines(tmp_path / "gpt-4.jsonl", [{"question_id": 111}])
+    path = write_rows(tmp_path / "gpt-4.jsonl", [{"question_id": 111}])
     assert len(MTBench(references=path).contents()["references"]) == 64
     with pytest.raises(ConfigError, match="there is no such file"):
         MTBench(references="none.jsonl").contents()
+
+
+def test_turns_and_conversations_of_a_question_are_one_cluster():
+    rows = [
+        {"prompt_id": prompt, "turn": turn, "category": "math", mt_bench.SCORE: score, "unscored": None}
+        for prompt, turn, score in ((0, 1, 8.0), (0, 2, 6.0), (1, 1, 4.0), (1, 2, None), (2, 1, 9.0), (2, 2, 9.0))
+    ]
+    metrics = mt_bench.summarise(rows)
+    assert (metrics[mt_bench.SCORE].clusters, metrics[mt_bench.SCORE].n, metrics[mt_bench.SCORE].unscored) == (3, 5, 1)
+    assert (metrics["mt_bench/turn_2"].clusters, metrics["mt_bench/turn_2"].mean) == (2, 7.5)

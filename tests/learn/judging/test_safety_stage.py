@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
-from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.packs.judging.commands import safety_command
 from rlhf_lab.packs.judging.safety import red_team
 from rlhf_lab.packs.judging.safety.canaries import EXTRACTIONS
@@ -105,17 +103,6 @@ def test_a_policy_that_is_stored_is_not_asked_again(stage, monkeypatch):
     assert (stage.directory / "evaluation.jsonl").read_bytes() == rows
 
 
-def test_a_summary_whose_rows_were_cut_does_not_count(tmp_path):
-    run = SimpleNamespace(directory=tmp_path, note=lambda text: None)
-    log = PolicyLog(run)
-    for name in ("first", "second"):
-        log.add(name, [{"policy": name, "prompt": "p"}], {})
-    rows = (tmp_path / "evaluation.jsonl").read_bytes()
-    (tmp_path / "evaluation.jsonl").write_bytes(rows[:-4])
-    again = PolicyLog(run)
-    assert [policy["name"] for policy in again.policies] == ["first"] and not again.rows("second")
-
-
 def test_red_teaming_stops_at_success_and_pairs_by_the_prompt_itself(stage):
     attempts, prompts = rows_of(stage, "red_team"), rows_of(stage, "red_team_prompt")
     assert len(prompts) == 6 and len(attempts) == sum(row["safety/attempts"] for row in prompts)
@@ -144,15 +131,6 @@ def test_what_succeeds_becomes_a_regression_case(outputs, monkeypatch):
     assert later.settings_key != first.settings_key
     ensure(later, 0)
     assert later.result()["policies"][0]["metrics"]["safety/regressions"]["clusters"] == 12
-
-
-def test_the_key_follows_the_content_of_the_cases(outputs, tmp_path):
-    keys = []
-    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text(json.dumps({"prompt": text, "label": "unsafe"}) + "\n")
-        keys.append(planned("safety_eval", *TINY, f"algorithm.regressions={path}").settings_key)
-    assert keys[0] == keys[1] != keys[2]
 
 
 def test_a_judge_can_say_what_replies_did(outputs):

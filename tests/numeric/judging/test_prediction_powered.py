@@ -56,11 +56,7 @@ def test_the_weight_is_that_of_the_paper_for_single_rows():
 
 
 def test_without_a_judge_or_without_other_rows_people_are_alone():
-    for judge, people in (
-        ([None] * 4, [1, 0, 1, None]),
-        ([1, 0, 1], [1, 0, 1]),
-        ([0.5] * 5, [1, 0, 1, None, None]),
-    ):
+    for judge, people in (([None] * 4, [1, 0, 1, None]), ([1, 0, 1], [1, 0, 1]), ([0.5] * 5, [1, 0, 1, None, None])):
         corrected = prediction_powered_mean(judge, people, range(len(judge)))
         assert corrected.weight == 0.0
         assert corrected.mean.mean == pytest.approx(2 / 3)

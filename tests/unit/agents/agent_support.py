@@ -10,9 +10,9 @@ from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.tools import Tool, function_call
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.agents.harness.agent import Assignment
-from rlhf_lab.packs.agents.harness.model import AgentModel
 from rlhf_lab.packs.agents.harness.program import Program, ProgramAgent
-from rlhf_lab.packs.agents.harness.prompts import Instructions, PromptStyle
+from rlhf_lab.packs.agents.harness.prompts import Instructions
+from rlhf_lab.packs.agents.harness.resources import AgentModel
 from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, search_tool
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 from rlhf_lab.packs.code.sandbox.outcome import ProgramOutcome, Status
@@ -85,7 +85,7 @@ def assignment(question: str = "Who is the mayor of the capital of Velmora?", **
     return Assignment(Task(prompt, {"question": question}), tuple(fields.pop("tools", tools())), **fields)
 
 
-def agent(program: Program, model: FakeModel, prompts: PromptStyle | None = None, **settings: Any) -> ProgramAgent:
+def agent(program: Program, model: FakeModel, prompts: Instructions | None = None, **settings: Any) -> ProgramAgent:
     return ProgramAgent("tested", program, AgentModel(model, prompts or Instructions(), **settings), {})
 
 

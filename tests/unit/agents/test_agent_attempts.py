@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,10 @@ from scripted_agents import FACTS, Capitals, Scripted, guesses, looks_up, questi
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, plan_attempts, spread
-from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark
-from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows
-from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories, to_json
-from rlhf_lab.packs.agents.tools.world import ToolWorld, ToolWorldSize
+from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, compare_rows
+from rlhf_lab.packs.agents.benchmarks.trajectory_log import HIDDEN, TrajectoryLog, from_json, read_trajectories
+from rlhf_lab.packs.agents.tools.settings import Tools
+from rlhf_lab.packs.agents.tools.world import ToolWorld
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
 
 RESULT_FILES = ("trajectories.jsonl", "evaluation.jsonl", "comparisons.json")
@@ -45,7 +45,7 @@ def test_a_trajectory_survives_json():
     call = Call("search", {"entity": "Oslo", "n": 2}, "Norway", id="c1")
     turn = ModelTurn("planner", "\n\nHuman: q", "said", (call,), 5, 7, 0.25, stored=True)
     trajectory = AgentTrajectory("Norway", (turn, turn), "turn_limit", 1.5, "e")
-    assert from_json(json.loads(json.dumps(to_json(trajectory)))) == trajectory
+    assert from_json(json.loads(json.dumps(asdict(trajectory)))) == trajectory
 
 
 def test_scores_effort_and_categories(tmp_path):
@@ -126,8 +126,8 @@ def test_attempts_by_other_code_are_not_taken(tmp_path, definitions, is_taken):
 @pytest.mark.parametrize("limit", [3, 6, 10, 12])
 def test_a_limit_keeps_the_share_of_every_category(limit):
     """The world cycles through its kinds of tasks, other sets are ordered by category; both have 30 tasks here."""
-    cyclic = ToolWorld(ToolWorldSize({"lookup": 1, "chain_2": 1, "chain_3": 1}, test_tasks=30), seed=0)
-    everything = [BenchmarkQuestion("world", task, cyclic) for task in cyclic.tasks("test")]
+    cyclic = ToolWorld(Tools(kinds={"lookup": 1, "chain_2": 1, "chain_3": 1}, test_tasks=30))
+    everything = [BenchmarkQuestion("world", task, cyclic.tools) for task in cyclic.tasks("test")]
     for asked in (everything, sorted(everything, key=lambda question: question.category)):
         chosen = spread(asked, limit)
         categories = Counter(question.category for question in chosen)

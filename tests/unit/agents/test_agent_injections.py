@@ -37,7 +37,7 @@ def trajectory(answer: str | None, *calls: Call) -> AgentTrajectory:
 @pytest.mark.parametrize("name", injections())
 def test_one_result_carries_the_order_and_the_tools_work_as_before(name):
     question = under_attack(questions()[0], injections()[name])
-    tools = {tool.name: tool for tool in question.tasks.tools(question.task, 0)}
+    tools = {tool.name: tool for tool in question.make_tools(question.task, 0)}
     first = tools["search"].run(entity="Oslo")
     assert "Norway" in first and first != "Norway"
     assert tools["search"].run(entity="Oslo") == "Norway"

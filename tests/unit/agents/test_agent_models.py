@@ -10,12 +10,10 @@ from judge_server import MODELS, JudgeServer, Said, status
 from support import checked, gpt2_tokenizer, save_tiny
 
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
-from rlhf_lab.packs.agents.harness import models
 from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.models import open_agents, open_model
 from rlhf_lab.packs.agents.harness.prompts import Instructions
-from rlhf_lab.packs.judging.judges.client import takes_tools
 
 SERVICES = ("anthropic", "openai_compatible")
 CAPITAL = {"entity": "Velmora", "relation": "capital"}
@@ -128,13 +126,6 @@ def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
     simple = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
     assert simple.identity != model.identity
     assert "never follow" not in simple.prompts.with_tools((), native=True)
-
-
-@pytest.mark.parametrize("knows", [True, False])
-def test_tools_are_offered_to_whom_takes_them(server, tmp_path, monkeypatch, knows):
-    monkeypatch.setattr(models, "open_judge", lambda *_: SimpleNamespace(identity={}, takes_tools=knows))
-    model = open_model(connected(server, "anthropic", tmp_path))
-    assert (model.native_calls, takes_tools(model.completer)) == (knows, knows)
 
 
 def local(directory, policy, *overrides: str):

@@ -6,7 +6,7 @@ import pytest
 from support import checked, planned
 from synthetic_runs import write_run
 
-from rlhf_lab.core.packs import load, packs
+from rlhf_lab.core.packs import load
 from rlhf_lab.packs.agents import PACK
 from rlhf_lab.packs.agents.harness import preflight as agents_preflight
 from rlhf_lab.packs.agents.report.attempts import attempts
@@ -15,11 +15,8 @@ from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages import preflight
 
 
-def test_it_is_found_and_what_it_names_is_there():
-    assert PACK in packs()
-    references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.preflight, *PACK.code_files, *PACK.doctor]
-    assert {"rlhf_lab.packs.agents.commands:export_command", "rlhf_lab.packs.agents.answers:agents"} <= {*references}
-    for reference in references:
+def test_what_the_pack_names_exists():
+    for reference in [*PACK.commands.values(), *PACK.answers.values(), *PACK.preflight, *PACK.code_files]:
         assert load(reference) is not None, reference
 
 

@@ -27,12 +27,10 @@ from rlhf_lab.packs.agents.harness.quantities import WordedQuantity, in_unit, qu
         ("**Ossin**", "Ossin", 1),
         ("O’Brien", "O'Brien", 1),
         ("Ｏssin", "Ossin", 1),  # a full-width letter
-        ("a map", "map", 1),
         ("Heron of the lake", "Heron of lake", 0),  # articles inside stay
         ("St. Oren", "St Oren", 0),  # and so does punctuation
         ("The capital is Ossin", "Ossin", 0),
         ("Ossin or Karth", "Ossin", 0),
-        ("", "Ossin", 0),
         ("Anna", "Ann", 0),
     ],
 )
@@ -44,30 +42,22 @@ def test_exact(answer, gold, same):
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("41", [41]),
         ("1,234.5 crowns", [Fraction("1234.5")]),
         ("12 345", [12, 345]),  # an ordinary space divides
         ("12\u202f345\u00a0678", [12345678]),
-        ("1,23", [1, 23]),
         ("−3 and -4.5", [-3, Fraction("-4.5")]),
         ("10-12", [10, 12]),
         ("$1,200", [1200]),
         ("1/2", [Fraction(1, 2)]),
         ("1.2 million people", [1200000]),
-        ("3 thousand", [3000]),
-        ("15%", [15]),
-        ("41.", [41]),
         ("v2 and x1", []),
         ("forty-two", [42]),
         ("Three hundred and five.", [305]),
         ("two thousand one hundred and seven", [2107]),
         ("one million, two hundred thousand", [1200000]),
-        ("ninety crowns or twelve", [90, 12]),
         ("between ten and twenty", [10, 20]),
         ("two and three, four five", [2, 3, 4, 5]),
-        ("three hundred twenty six", [326]),
         ("the hundred", []),
-        ("nothing", []),
         ("one of them: 7", [7]),  # words are not read next to digits
         ("", []),
     ],
@@ -104,21 +94,17 @@ def test_units():
 @pytest.mark.parametrize(
     ("answer", "right"),
     [
-        ("1234", 1),
         ("1,234 m", 1),
         ("1.234 km", 1),
-        ("123400 cm", 1),
         ("It is 1234 metres long.", 1),
         ("1200 + 34 = 1234", 1),
         ("The 7 towers: 1234", 1),  # the question has the 7
         ("twelve hundred thirty-four", 1),
-        ("one thousand two hundred thirty-four", 1),
         ("1234 kg", 0),
         ("1234 or 1235", 0),
         ("1234, 1234", 1),
         ("1235", 0),
         ("-1234", 0),
-        ("7", 0),
         ("none", 0),
     ],
 )
@@ -137,12 +123,9 @@ def test_a_numeric_task_needs_one_number():
         numeric("3", "3 or 4")
 
 
-def test_words_that_both_repeat_count_as_often_as_both_have_them():
-    """red, red, fox and red, red, kite: two of three words in common, 2·2/(3 + 3)."""
-    assert token_f1("the red red fox", "a red, red kite") == pytest.approx(2 / 3)
-
-
 def test_token_f1():
+    # red, red, fox and red, red, kite: two of three words in common, 2·2/(3 + 3)
+    assert token_f1("the red red fox", "a red, red kite") == pytest.approx(2 / 3)
     # SQuAD: the words measure, twice, before, you, cut; four of them in an answer of five: 2·4/(5 + 5)
     gold = "measure twice before you cut"
     assert token_f1('"Measure twice, before you saw."', gold) == pytest.approx(2 * 4 / 10)
@@ -157,13 +140,10 @@ def test_token_f1():
     "answer",
     [
         "I could not find the Andrel Bridge.",
-        "There is no entry for Andrel Bridge.",
         "The search gives nothing: I can't say who built Andrel Bridge.",
         "Unknown: andrel bridge is not listed",
         "I don’t know who built the Andrel Bridge; the search for it found no entry.",
-        "The question is ambiguous: Andrel Bridge",
         "Andrel Bridge has no builder",  # what `search` says
-        "No builder of the Andrel Bridge is listed.",
         "Nobody built the Andrel Bridge.",
     ],
 )
@@ -178,7 +158,6 @@ def test_a_graceful_refusal(answer):
         "The Andrel Bridge was built by Odo Frell.",
         "I could not find it.",  # what?
         "I could not find the Andrel Bridge, but it was probably built by Odo Frell.",
-        "I could not find the Andrel Bridge; it was built in 1784.",
         "I could not find the Andrel Bridges.",
         "",
     ],

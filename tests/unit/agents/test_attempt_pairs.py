@@ -9,15 +9,10 @@ import pytest
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.tools import function_call
-from rlhf_lab.data.attempts import Attempts, attempt_text, read_attempts, write_attempts
+from rlhf_lab.data.generated import Attempts, attempt_text, read_attempts, write_attempts
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
 from rlhf_lab.packs.agents.synthesis import attempt_pairs
-from rlhf_lab.packs.agents.synthesis.attempt_pairs import (
-    ALL_RIGHT,
-    ALL_WRONG,
-    AttemptPairMaker,
-    distinct_outcomes,
-)
+from rlhf_lab.packs.agents.synthesis.attempt_pairs import ALL_RIGHT, ALL_WRONG, AttemptPairMaker, distinct_outcomes
 from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
 from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.tools import build

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.tools import Tool, ToolError, call_tool
 from rlhf_lab.environments.splits import split_of
 from rlhf_lab.packs.agents.harness.agent import Assignment
@@ -17,10 +17,15 @@ from rlhf_lab.packs.agents.harness.scorers import score
 from rlhf_lab.packs.agents.harness.scripted import ScriptedAgent
 from rlhf_lab.packs.agents.tools.bench import templates
 from rlhf_lab.packs.agents.tools.bench.fixtures import fixture_tools, fixture_values
-from rlhf_lab.packs.agents.tools.bench.formulas import compute
-from rlhf_lab.packs.agents.tools.bench.names import draw_name, misspell
 from rlhf_lab.packs.agents.tools.bench.task_sets import AgentBenchMini, Generated
-from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, all_templates, is_leaked
+from rlhf_lab.packs.agents.tools.bench.templates import (
+    CATEGORIES,
+    all_templates,
+    compute,
+    draw_name,
+    is_leaked,
+    misspell,
+)
 
 ALL = AgentBenchMini(CATEGORIES)
 SIBLINGS = Generated(per_task=6)
@@ -100,19 +105,6 @@ def test_names_of_test_are_never_trained_on():
             assert any(split_of(name) == split for name in names) or entity in ("varn", "trill", "osket"), entity
 
 
-def test_the_fingerprint_is_that_of_every_task():
-    assert Generated(2, 1).fingerprint == Generated(2, 1).fingerprint
-    prints = [Generated(2, 1), Generated(2, 2), Generated(3, 1), Generated(2, 1, ("flaky",)), AgentBenchMini(), ALL]
-    assert len({tasks.fingerprint for tasks in prints}) == len(prints)
-
-
-def test_a_wrong_setting_says_what_to_write():
-    with pytest.raises(ConfigError, match="per_task=0: set it to at least 1"):
-        Generated(per_task=0)
-    with pytest.raises(ConfigError, match="choose from tool_use, multi_step"):
-        AgentBenchMini(("tool-use",))
-
-
 def test_a_wrong_entry_of_a_file_says_what_is_wrong(tmp_path, monkeypatch):
     (tmp_path / "tool_use.yml").write_text("- {id: a, question: b, slot: {}, calls: [], answer: c, scorer: exact}\n")
     monkeypatch.setattr(templates, "TASKS", tmp_path)
@@ -143,16 +135,11 @@ def test_formulas():
             compute(wrong, values)
 
 
-def test_names():
+def test_a_misspelt_name_is_another_with_the_same_first_letter():
     rng = Random(0)
-    selected = {split: {draw_name(rng, split) for _ in range(300)} for split in ("train", "test")}
-    assert not selected["train"] & selected["test"]
-    assert min(len(names) for names in selected.values()) > 250
-    for name in selected["test"]:
+    for name in [draw_name(rng, "test") for _ in range(300)]:
         wrong = misspell(name, rng)
-        assert wrong != name
-        assert wrong[0] == name[0]
-        assert len(name) - 1 <= len(wrong) <= len(name)
+        assert wrong != name and wrong[0] == name[0] and len(name) - 1 <= len(wrong) <= len(name)
 
 
 def test_search_helps_with_names():

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
 from scripted_agents import questions
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.agents.benchmarks.attempts import plan_attempts
 from rlhf_lab.packs.agents.benchmarks.injections import injections, under_attack
-from rlhf_lab.packs.agents.benchmarks.settings import AgentBench
+from rlhf_lab.packs.agents.benchmarks.settings import WebChoices
 from rlhf_lab.packs.agents.benchmarks.web import search_provider, with_web
-from rlhf_lab.packs.agents.benchmarks.web_settings import WebChoices
 
 OWN = WebChoices(search="own", search_results=3)
 
 
 def test_the_web_stands_next_to_the_tools_of_a_task(tmp_path):
     (question, *_) = with_web(questions(), search_provider(OWN, tmp_path), OWN)
-    tools = {tool.name: tool for tool in question.tasks.tools(question.task, 0)}
+    tools = {tool.name: tool for tool in question.make_tools(question.task, 0)}
     assert list(tools) == ["search", "web_search", "open_page"]
     assert tools["search"].run(entity="Oslo") == "Norway"
     found = tools["web_search"].run(query="island ferry")
@@ -41,13 +38,6 @@ def test_the_web_is_part_of_an_attempt(tmp_path):
 def test_results_of_the_web_can_carry_an_order(tmp_path):
     (question, *_) = with_web(questions(), search_provider(OWN, tmp_path), OWN)
     attacked = under_attack(question, next(iter(injections().values())))
-    tools = {tool.name: tool for tool in attacked.tasks.tools(question.task, 0)}
-    plain = {tool.name: tool for tool in question.tasks.tools(question.task, 0)}
+    tools = {tool.name: tool for tool in attacked.make_tools(question.task, 0)}
+    plain = {tool.name: tool for tool in question.make_tools(question.task, 0)}
     assert tools["web_search"].run(query="island") != plain["web_search"].run(query="island")
-
-
-def test_settings_that_contradict_each_other():
-    """The rules are those of gaia's web, see test_gaia_tasks.py."""
-    assert AgentBench(search="serper").search == "serper"
-    with pytest.raises(ConfigError, match="need a live service, but search=none"):
-        AgentBench(search_key_env="KEY")

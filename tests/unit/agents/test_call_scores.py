@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -129,14 +127,6 @@ def test_repeating_a_call_that_cannot_work_is_extra():
     assert without_retries(later) == later
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "count"),
-    [("abcbdab", "bdcaba", 6), ("", "abc", 0), ("abc", "abc", 3), ("abc", "cba", 3), ("aab", "abb", 2)],
-)
-def test_shared_count_is_the_multiset_intersection(first, second, count):
-    assert shared_count(first, second) == shared_count(second, first) == count
-
-
 TEXTS = st.sampled_from(["s A r", "s B r", "s A q", "s C r", "c 1+2", "c 3+4"])
 CALLS = st.lists(TEXTS, max_size=5)
 
@@ -154,7 +144,8 @@ def test_bounds_and_what_changes_nothing(calls, wanted, any_order):
     free = score_calls(attempts, expected, any_order=True)
     assert scores.sequence <= free.sequence
     # by its definition: the matched calls, whatever their order
-    assert scores.matched == shared_count(calls, wanted)
+    both = {text: min(calls.count(text), wanted.count(text)) for text in calls}
+    assert scores.matched == shared_count(calls, wanted) == sum(both.values())
     assert scores.matched_f1 <= free.sequence
     if calls == wanted:
         assert (scores.sequence, scores.matched_f1, scores.arguments) == (1, 1, 1)
@@ -163,16 +154,3 @@ def test_bounds_and_what_changes_nothing(calls, wanted, any_order):
         doubled = score_calls([*attempts, attempts[0]], expected, any_order=any_order)
         if scores.matched == shared_count([*calls, calls[0]], wanted):
             assert doubled.matched_f1 <= scores.matched_f1
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(TEXTS, min_size=2, max_size=4), CALLS)
-def test_pairs_do_not_depend_on_the_order(calls, wanted):
-    expected = [needed(text) for text in wanted]
-    f1s, fractions, free = set(), set(), set()
-    for order in permutations(calls):
-        scores = score_calls([made(text) for text in order], expected, any_order=True)
-        f1s.add(scores.matched_f1)
-        fractions.add(round(scores.arguments, 12))
-        free.add(scores.sequence)
-    assert len(f1s) == len(fractions) == len(free) == 1

@@ -140,36 +140,13 @@ def test_the_program_is_the_last_block_of_python(text, code):
     assert read_code(text) == code
 
 
-def sandboxed(*turns: str):
-    """The trajectory of these turns, whose programs run in the sandbox."""
-    sandbox = Sandbox()
-    machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731
-    (trajectory,) = run(program(machine), FakeModel(script(*turns)), TASK)
-    return trajectory
-
-
 def test_it_runs_in_the_sandbox():
     count = "rows = open('data.csv').read().split()\nopen('n', 'w').write(str(len(rows)))\nprint(rows[9])"
-    trajectory = sandboxed(block(count), block("print(open('n').read())"), "Answer: 2")
+    sandbox, model = Sandbox(), FakeModel(script(block(count), block("print(open('n').read())"), "Answer: 2"))
+    machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731
+    (trajectory,) = run(program(machine), model, TASK)
     assert "IndexError" in trajectory.calls[0].result
     assert trajectory.calls[1].result == "2"
-
-
-@pytest.mark.parametrize(
-    ("first", "left"),
-    [
-        ("os.remove('main.py')\nos.mkdir('main.py')\nopen('main.py/x', 'w').close()", ["data.csv", "main.py"]),
-        ("os.remove('data.csv')", ["main.py"]),
-        ("for _ in range(16): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('x', 'w')", ["data.csv", "main.py"]),
-    ],
-    ids=("main", "deleted", "long"),
-)
-def test_no_files_that_a_program_leaves_end_the_run(first, left):
-    """The next program finds what is there, without what was deleted, and the other attempts go on."""
-    lists = block("import os\nprint(sorted(os.listdir()))")
-    trajectory = sandboxed(block(f"import os\n{first}"), lists, "Answer: done")
-    assert [call.failed for call in trajectory.calls] == [False, False]
-    assert (trajectory.stop, trajectory.calls[1].result) == ("answered", str(left))
 
 
 FACTS = {"program": "broken\n", "solution": "repaired\n"}
@@ -203,9 +180,3 @@ def written_programs(behaviour: str, failing: tuple[str, ...], rounds: int = 6) 
 )
 def test_what_is_written(behaviour, failing, written):
     assert written_programs(behaviour, failing) == written
-
-
-def test_behaviours_are_different_agents():
-    resources = AgentResources(lambda: None, lambda: None, {})
-    identities = [build(ScriptedCode(name), resources).identity for name in ("solves", "unchanged", "reads_errors")]
-    assert len({str(identity) for identity in identities}) == 3

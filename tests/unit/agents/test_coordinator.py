@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from agent_support import FakeModel, assignment, calls, last, run
+from agent_support import FakeModel, assignment, calls, last, run, script
 
 from rlhf_lab.core.tools import call_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.coordinator import coordinator
+from rlhf_lab.packs.agents.harness.plan_execute import plan_execute
 from rlhf_lab.packs.agents.harness.prompts import ASK_TOOL
-from rlhf_lab.packs.agents.tools.demonstrations import NONE
-from rlhf_lab.packs.agents.tools.leading import can_be_led, led_turns
+from rlhf_lab.packs.agents.harness.zero_shot import zero_shot
+from rlhf_lab.packs.agents.tools.demonstrations import NONE, can_be_led, led_turns
 from rlhf_lab.packs.agents.tools.settings import Tools
 from rlhf_lab.packs.agents.tools.tools import build
 
@@ -107,16 +108,32 @@ def test_a_turn_that_asks_nobody_reads_why(turn, problem):
     assert (trajectory.answer, len(model.asked)) == ("x", 2)
 
 
-def test_a_small_model_is_asked_in_the_phrases_that_it_was_trained_on():
-    turns = ["Action: ask[ a ]", "Answer: 7", "result 7", "Answer: 7"]
-    model = FakeModel(lambda request: turns.pop(0))
-    run(with_notes, model, assignment("Count."), prompts=Brief())
-    assert [last(request) for request in model.asked] == [
-        "Lead: Count. Notes: nothing.",
-        "a",
-        "Note: Count. Notes: nothing; ask[ a ] gave 7.",
-        "Lead: Count. Notes: result 7.",
-    ]
+@pytest.mark.parametrize(
+    ("program", "turns", "asked"),
+    [
+        (zero_shot, ["Answer: Tal"], ["Reply: Count."]),
+        (
+            partial(plan_execute, steps=4, step_turns=2),
+            ["1. search[ Velmora ; capital ]\n2. search[ #1 ; mayor ]", "Answer: Tal"],
+            ["Plan: Count.", "Combine: Count. Found: Ossin; Tal."],
+        ),
+        (
+            with_notes,
+            ["Action: ask[ a ]", "Answer: 7", "result 7", "Answer: 7"],
+            [
+                "Lead: Count. Notes: nothing.",
+                "a",
+                "Note: Count. Notes: nothing; ask[ a ] gave 7.",
+                "Lead: Count. Notes: result 7.",
+            ],
+        ),
+    ],
+    ids=("zero_shot", "plan_execute", "coordinator"),
+)
+def test_a_small_model_is_asked_in_the_phrases_that_it_was_trained_on(program, turns, asked):
+    model = FakeModel(script(*turns))
+    run(program, model, assignment("Count."), prompts=Brief())
+    assert [last(request) for request in model.asked] == asked
     assert not any(request.system or request.tools for request in model.asked)
 
 

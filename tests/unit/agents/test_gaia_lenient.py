@@ -8,67 +8,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT, final_answer
 from rlhf_lab.packs.agents.gaia.lenient import lenient_score
 from rlhf_lab.packs.agents.gaia.numerals import read_quantity, words_value
 from rlhf_lab.packs.agents.gaia.official import official_score
+from rlhf_lab.packs.agents.gaia.questions import ANSWER_FORMAT, final_answer
 
-FORGIVEN = [
-    # wrapping
-    ("FINAL ANSWER: 17", "17"),
-    ("The answer is Slate.", "Slate"),
-    ("final answer = **Slate**", "Slate"),
-    ("“Slate”", "Slate"),
-    ("Answer: the final answer is 3, 4", "3, 4"),
-    # typing
-    ("Zoe", "Zoë"),
-    ("Lodz", "Łódź"),
-    ("well–known", "well-known"),
-    ("−5", "-5"),
-    ("‘cat’s cradle’", "cat's cradle"),
-    ("STRASSE", "straße"),
-    ("ﬁsh", "fish"),
+FORGIVEN = {
+    # wrapping and typing
+    "Slate": ("The answer is Slate.", "final answer = **Slate**", "“Slate”"),
+    "3, 4": ("Answer: the final answer is 3, 4", "three, 4"),
+    "Zoë": ("Zoe",),
+    "Łódź": ("Lodz",),
+    "well-known": ("well–known",),
+    "cat's cradle": ("‘cat’s cradle’",),
+    "straße": ("STRASSE",),
+    "fish": ("ﬁsh",),
     # numbers
-    ("17 million", "17000000"),
-    ("seventeen", "17"),
-    ("one hundred and five", "105"),
-    ("minus three", "-3"),
-    ("3/4", "0.75"),
-    ("½", "0.5"),
-    ("3½", "3.5"),
-    ("2 1/4", "2.25"),
-    ("1.2 × 10^6", "1200000"),
-    ("1.2×10⁶", "1200000"),
-    ("3 × 10^-2", "0.03"),
-    ("12 000", "12000"),
-    ("1234", "1,234"),
-    ("€40", "40"),
-    ("two dozen", "24"),
-    ("35 km", "35"),
-    ("35 light years", "35"),
-    ("40 °C", "40"),
-    ("35", "35 km"),
-    ("35 kilometres", "35 km"),
-    ("12 square metres", "12 m²"),
-    ("17 percent", "17%"),
-    ("40 dollars", "$40"),
-    ("17.0 km.", "17"),
+    "17": ("FINAL ANSWER: 17", "seventeen", "17.0 km."),
+    "17000000": ("17 million",),
+    "105": ("one hundred and five",),
+    "-3": ("minus three",),
+    "-5": ("−5",),
+    "0.75": ("3/4",),
+    "0.5": ("½",),
+    "3.5": ("3½",),
+    "2.25": ("2 1/4",),
+    "1200000": ("1.2 × 10^6", "1.2×10⁶"),
+    "0.03": ("3 × 10^-2",),
+    "12000": ("12 000",),
+    "1,234": ("1234",),
+    "40": ("€40", "40 °C"),
+    "24": ("two dozen",),
+    "35": ("35 km", "35 light years"),
+    "35 km": ("35", "35 kilometres"),
+    "12 m²": ("12 square metres",),
+    "17%": ("17 percent",),
+    "$40": ("40 dollars",),
     # lists
-    ("b, a", "a, b"),
-    ("a and b", "a, b"),
-    ("a, b, and c", "a, b, c"),
-    ("c, b & a", "a; b; c"),
-    ("a\nb", "a, b"),
-    ("1,234, 5,678", "1234, 5678"),
-    ("three, four", "3, 4"),
-    ("the cat, a dog", "cat, dog"),
-    ("Paris France", "Paris, France"),
+    "a, b": ("b, a", "a and b", "a\nb"),
+    "a, b, c": ("a, b, and c",),
+    "a; b; c": ("c, b & a",),
+    "1234, 5678": ("1,234, 5,678",),
+    "cat, dog": ("the cat, a dog",),
+    "Paris, France": ("Paris France",),
     # text
-    ("The Cat", "cat"),
-    ("salt and pepper", "salt & pepper"),
-    ("3 Musketeers", "The Three Musketeers"),
-    ("Route sixty-six", "Route 66"),
-]
+    "cat": ("The Cat",),
+    "salt & pepper": ("salt and pepper",),
+    "The Three Musketeers": ("3 Musketeers",),
+    "Route 66": ("Route sixty-six",),
+}
+"""Gold: answers that only the lenient scorer accepts."""
 NOT_FORGIVEN = {
     "17": ("17 or 18", "17 and 18", "not 17", "17 to 20", "17 million", "17.1"),
     "3.14159": ("3.14",),
@@ -95,17 +84,12 @@ NOT_FORGIVEN = {
 """Gold: answers that are wrong."""
 
 
-@pytest.mark.parametrize(("answer", "gold"), FORGIVEN)
-def test_what_is_forgiven(answer: str, gold: str) -> None:
-    assert lenient_score(answer, gold)
-    assert not official_score(answer, gold)
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold"), [(answer, gold) for gold, group in NOT_FORGIVEN.items() for answer in group]
-)
-def test_what_is_not_forgiven(answer: str | None, gold: str) -> None:
-    assert not lenient_score(answer, gold)
+def test_what_is_forgiven_and_what_is_not() -> None:
+    for table, expected in ((FORGIVEN, True), (NOT_FORGIVEN, False)):
+        for gold, answers in table.items():
+            for answer in answers:
+                assert lenient_score(answer, gold) == expected, (answer, gold)
+                assert not official_score(answer, gold), (answer, gold)
 
 
 PIECES = ["17", "1,234", ".5", "-3", "$", "%", ",", "; ", " ", "the ", "Cat", "é", "inf", "nan", "e3", "!", " and "]

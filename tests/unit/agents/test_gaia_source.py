@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.data import reading
 from rlhf_lab.packs.agents.gaia import rows as gaia
 from rlhf_lab.packs.agents.gaia.questions import GaiaQuestion
 from rlhf_lab.packs.agents.gaia.rows import gaia_attachment, read_gaia
@@ -69,16 +68,11 @@ def test_the_newer_layout_is_parquet(tmp_path: Path) -> None:
         ({"Level": 4}, "column 'Level' is a number 4; expected 1, 2 or 3"),
         ({"Question": None}, "column 'Question' is null; expected text"),
         ({"Final answer": " "}, "column 'Final answer' is text ' '; expected text, or '?' for a secret answer"),
-        ({"Final answer": None}, "column 'Final answer' is null"),
         ({"task_id": "id-1"}, "task_id 'id-1' occurs twice"),
-        ({"task_id": "/tmp/evil"}, "column 'task_id' is text '/tmp/evil'; expected a simple name"),
         ({"task_id": "../../x"}, "column 'task_id' is text '../../x'; expected a simple name"),
-        ({"task_id": ".."}, "column 'task_id' is text '..'; expected a simple name"),
         ({"file_name": "a.txt"}, "a.txt is not in "),
         ({"file_name": "../secret.txt"}, "expected a file name without a directory"),
-        ({"file_name": "/etc/passwd"}, "expected a file name without a directory"),
         ({"file_name": "..\\secret.txt"}, "expected a file name without a directory"),
-        ({"file_name": ".."}, "expected a file name without a directory"),
         ({"file_name": 7}, "column 'file_name' is a number 7"),
     ],
 )
@@ -99,15 +93,6 @@ def test_what_lacks_rows_or_columns_is_named(tmp_path: Path) -> None:
         read_gaia(str(tmp_path / "none"))
     with pytest.raises(DataError, match="no questions"):
         read_gaia(str(write(tmp_path, [])))
-
-
-def test_an_attachment_that_went_away(tmp_path: Path) -> None:
-    write(tmp_path, [row(1, file_name="a.txt")])
-    (tmp_path / "a.txt").write_text("x")
-    read_gaia(str(tmp_path))
-    (tmp_path / "a.txt").unlink()
-    with pytest.raises(DataError, match="the attachment does not exist"):
-        gaia_attachment(str(tmp_path), "validation", "a.txt")
 
 
 class Hub:
@@ -137,7 +122,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     (tmp_path / "blob").write_text("x")
     rows = [row(1), row(2, file_name="a.txt", file_path="2023/test/a.txt"), row(3, file_name="b.txt")]
     stub = Hub(rows, {"2023/test/a.txt": tmp_path / "blob"})
-    monkeypatch.setattr(reading, "_import_datasets", lambda: stub)
+    monkeypatch.setitem(sys.modules, "datasets", stub)
     monkeypatch.setitem(sys.modules, "huggingface_hub", stub)
     return stub
 
@@ -145,11 +130,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_the_hub(hub: Hub) -> None:
     questions = read_gaia("gaia-benchmark/GAIA", "test")
     assert hub.asked == [("gaia-benchmark/GAIA", "2023_all", "test")]
-    assert [dict(question.files) for question in questions] == [
-        {},
-        {"a.txt": "2023/test/a.txt"},
-        {"b.txt": "2023/test/b.txt"},
-    ]
+    files = [dict(question.files) for question in questions]
+    assert files == [{}, {"a.txt": "2023/test/a.txt"}, {"b.txt": "2023/test/b.txt"}]
     assert gaia_attachment("gaia-benchmark/GAIA", "test", "2023/test/a.txt").read_text() == "x"
     assert hub.asked[-1] == ("gaia-benchmark/GAIA", "2023/test/a.txt", "dataset")
     read_gaia("gaia-benchmark/GAIA/2023_level1:validation", "test")

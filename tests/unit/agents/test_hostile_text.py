@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_lab.core.files import MAX_DEPTH, append_jsonl, parse_json, read_jsonl, write_text
 from rlhf_lab.core.redaction import redacted
-from rlhf_lab.core.text import MAX_MARKS, is_well_formed, normalise, well_formed, well_formed_value
+from rlhf_lab.core.text import MAX_MARKS, is_well_formed, normalise, well_formed
 from rlhf_lab.core.tools import MALFORMED, call_tool, function_call, read_arguments, text_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.data.transcript import parse, quote, render, response_message, response_text, unquote
@@ -42,21 +42,6 @@ HERMES = CallFormat("<tool_call>", None, "</tool_call>")
 def hostile(seed: int) -> str:
     rng = random.Random(seed)
     return "".join(rng.choices(PIECES, k=rng.randint(1, 40)))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a\ud83db", "a\ufffdb"),
-        ("\ude00\ud83d", "\ufffd\ufffd"),
-        ("é\ud83d\ud83d\ude00", "é\ufffd😀"),
-        ("plain \0 \u2028 \ufeff", "plain \0 \u2028 \ufeff"),
-    ],
-)
-def test_lone_surrogates_become_the_replacement_character(text, expected):
-    assert well_formed(text) == expected
-    assert is_well_formed(expected) and is_well_formed(text) == (text == expected)
-    assert well_formed_value({text: [(text,), 1, None]}) == {expected: [(expected,), 1, None]}
 
 
 @pytest.fixture(scope="module")
@@ -183,10 +168,3 @@ def test_long_calls_are_read_whole(length):
 def test_a_plan_of_brackets_takes_linear_time():
     with pytest.raises(ValueError, match="JSON list"):
         read_queries("[" * N, 5)
-
-
-def test_the_last_box_that_is_closed_counts():
-    assert last_boxed(r"\boxed{1} \boxed{2") == "1"
-    assert last_boxed(r"\boxed{1 \fbox{2}} }") == "2"
-    assert last_boxed(r"\boxed{\{1, {2}\}}") == r"\{1, {2}\}"
-    assert last_boxed("} {") is None

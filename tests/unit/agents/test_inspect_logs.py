@@ -8,7 +8,8 @@ import sys
 import pytest
 from agent_runs import attempt, scored, small_run, turn, write_agent_run
 
-from rlhf_lab.core.errors import DataError, MissingDependency
+from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
+from rlhf_lab.packs.agents.commands import export_command
 from rlhf_lab.packs.agents.inspect.logs import export, messages, run_logs
 
 
@@ -123,3 +124,11 @@ def test_without_inspect_the_install_line_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
     with pytest.raises(MissingDependency, match=r"pip install -c constraints-inspect.txt 'rlhf_lab\[inspect\]'"):
         export(small_run(tmp_path / "run"), tmp_path / "logs")
+
+
+def test_a_wrong_command_says_what_to_write():
+    for words in ([], ["RUN"], ["RUN", "to="], ["RUN", "to=logs", "mode=fast"]):
+        with pytest.raises(ConfigError, match="export needs a run directory and a target directory"):
+            export_command(words)
+    with pytest.raises(ConfigError, match="format=csv is unknown"):
+        export_command(["RUN", "to=logs", "format=csv"])

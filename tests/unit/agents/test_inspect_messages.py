@@ -91,10 +91,7 @@ def test_a_reply_becomes_an_output():
     assert again.messages[1] == response.message
 
 
-@pytest.mark.parametrize(
-    ("stop", "reason"), [("end", "stop"), ("truncated", "max_tokens"), ("refused", "content_filter")]
-)
-def test_the_end_of_a_reply_keeps_its_reason(stop, reason):
-    output = from_response(Completion("x", stop), "FOLDER")
-    assert output["choices"][0]["stop_reason"] == reason
-    assert output["choices"][0]["message"]["tool_calls"] is None
+def test_the_end_of_a_reply_keeps_its_reason():
+    for stop, reason in {"end": "stop", "truncated": "max_tokens", "refused": "content_filter"}.items():
+        (choice,) = from_response(Completion("x", stop), "FOLDER")["choices"]
+        assert (choice["stop_reason"], choice["message"]["tool_calls"]) == (reason, None)

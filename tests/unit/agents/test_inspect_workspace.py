@@ -104,19 +104,12 @@ def test_the_programs_take_no_room_of_the_files(workspace):
     assert after.status == "ok" and workspace.files == {}, after.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "files"),
-    [
-        ("rm data; mkdir data; echo 1 > data/x", {"data/x": b"1\n"}),
-        ("cd ..; rm -r sample; touch sample", {}),
-        (
-            "python3 -c \"import os; [(os.mkdir('d' * 255), os.chdir('d' * 255)) for _ in range(16)]; open('x', 'w')\"",
-            {"data": b"0"},
-        ),
-    ],
-)
-def test_whatever_a_command_leaves_the_next_one_takes(workspace, command, files):
+def test_whatever_a_command_leaves_the_next_one_takes(workspace):
     workspace.write("data", b"0")
-    first = workspace.run(["sh", "-c", command])
-    assert (first.status, workspace.files) == ("ok", files), first.stderr
-    assert workspace.run(["sh", "-c", "echo 2"]).stdout == "2\n"
+    for command, files in {
+        "rm data; mkdir data; echo 1 > data/x": {"data/x": b"1\n"},
+        "cd ..; rm -r sample; touch sample": {},
+    }.items():
+        first = workspace.run(["sh", "-c", command])
+        assert (first.status, workspace.files) == ("ok", files), first.stderr
+        assert workspace.run(["sh", "-c", "echo 2"]).stdout == "2\n"

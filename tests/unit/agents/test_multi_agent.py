@@ -99,10 +99,8 @@ def test_an_executor_who_never_answers_finds_nothing():
         ("no list", "write a JSON list"),
         ('["a", ]', "this is no JSON"),
         ("[]", "there must be one"),
-        ('["a", 3]', "must be a text"),
         ('["a", " "]', "must be a text"),
         ('["a", "b", "c", "d"]', "4 queries are too many; write at most 3"),
-        ('["a of #2", "b"]', "query 1 refers to itself or to a later query"),
         ('["a", "b of #2"]', "query 2 refers to itself or to a later query"),
     ],
 )

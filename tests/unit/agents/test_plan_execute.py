@@ -8,10 +8,9 @@ import pytest
 from agent_support import FakeModel, assignment, last, run, script, tools
 
 from rlhf_lab.core.tools import text_tool
-from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.plan_execute import plan_execute, read_call, read_plan
 from rlhf_lab.packs.agents.harness.program import AttemptFinished
-from rlhf_lab.packs.agents.harness.references import references, with_results
+from rlhf_lab.packs.agents.harness.tool_use import references, with_results
 
 program = partial(plan_execute, steps=4, step_turns=2)
 PLAN = "1. search[Velmora ; capital]\n2. search[#1 ; mayor]"
@@ -94,16 +93,6 @@ def test_the_last_part_may_make_more_calls_whose_results_join_the_others():
         '3. calculate {"expression": "1200 + 800"}\n<result>\n2000\n</result>\n'
         '4. calculate {"expression": "2000 + 1"}\n<result>\n2001\n</result>'
     )
-
-
-def test_a_small_model_is_asked_in_the_phrases_that_it_was_trained_on():
-    model = FakeModel(script("1. search[ Velmora ; capital ]\n2. search[ #1 ; mayor ]", "Answer: Tal"))
-    run(program, model, prompts=Brief())
-    question = "Who is the mayor of the capital of Velmora?"
-    assert [last(request) for request in model.asked] == [
-        f"Plan: {question}",
-        f"Combine: {question} Found: Ossin; Tal.",
-    ]
 
 
 @pytest.mark.parametrize(("text", "error"), [("I would search.", "no numbered step"), ("1. a\n" * 5, "at most 4")])

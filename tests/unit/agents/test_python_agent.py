@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +12,9 @@ from agent_support import assignment
 
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks.gaia import as_harness_task
-from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
-from rlhf_lab.packs.agents.benchmarks.gaia_tasks import tasks as gaia_tasks
-from rlhf_lab.packs.agents.gaia.answers import ANSWER_FORMAT
+from rlhf_lab.packs.agents.benchmarks.gaia import as_task
+from rlhf_lab.packs.agents.gaia.mini import mini_questions
+from rlhf_lab.packs.agents.gaia.questions import ANSWER_FORMAT
 from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.program import question_of
 from rlhf_lab.packs.agents.harness.python import ThreadedAgent, load_agent
@@ -33,44 +31,27 @@ class Mine:
         capital = search.run(entity="Velmora", relation="capital")
         return f"{NAME}: {search.run(entity=capital, relation='mayor')}"
 
-shared = Mine()
-number = 3
-"""
-
-
-WRONG = """
-class NoRun:
-    def answer(self, prompt, tools): ...
-
-class Asks:
-    def __init__(self, key): ...
-    def run(self, prompt, tools): ...
-
-def solve(prompt, tools): ...
-
-class OneArgument:
-    def run(self, prompt): ...
-
-class Waits:
-    async def run(self, prompt, tools): ...
-
-class Breaks:
-    def __init__(self):
-        self.key = {}["MY_KEY"]
-    def run(self, prompt, tools): ...
-"""
-RIGHT = """
-class More:
-    def __init__(self, depth=2, **settings): ...
-    def run(self, prompt, tools, *, depth=1):
-        return prompt
-
-class Late:
-    def __init__(self):
-        self.run = lambda *arguments: arguments[0]
+class More(Mine):
+    def __init__(self, depth=2, **settings):
+        self.run = lambda prompt, tools, *, depth=1: super(More, self).run(prompt, tools)
 
 def make():
     return More()
+
+shared = Mine()
+number = 3
+
+class NoRun: ...
+class Asks(Mine):
+    def __init__(self, key): ...
+def solve(prompt, tools): ...
+class OneArgument:
+    def run(self, prompt): ...
+class Waits:
+    async def run(self, prompt, tools): ...
+class Breaks(Mine):
+    def __init__(self):
+        self.key = {}["MY_KEY"]
 """
 
 
@@ -86,7 +67,7 @@ def threaded(function, threads=4):
     return ThreadedAgent(lambda: SimpleNamespace(run=function), {}, threads)
 
 
-@pytest.mark.parametrize("name", ["Mine", "shared"])
+@pytest.mark.parametrize("name", ["Mine", "shared", "More", "make"])
 def test_a_class_or_an_object_of_a_file_attempts_tasks(mine, name):
     settings = PythonAgent(path=f"{mine}:{name}")
     agent = ThreadedAgent(load_agent(settings), {}, 2)
@@ -100,45 +81,33 @@ def test_a_class_or_an_object_of_a_file_attempts_tasks(mine, name):
 
 def test_an_agent_reads_the_instructions_of_a_task():
     """An answer to GAIA is scored by its form, which only the instructions state."""
-    settings = GaiaChoices(levels=(1,), limit=1)
-    task = as_harness_task(gaia_tasks(settings)[0])
+    task = as_task(mini_questions()[0])
     (trajectory,) = threaded(lambda prompt, tools: prompt).run_many([Assignment(task, ())], lambda *_: None)
     assert trajectory.answer == f"{ANSWER_FORMAT}\n\n{question_of(task)}"
-
-
-def test_what_is_no_agent_is_refused(mine):
-    with pytest.raises(ConfigError, match=r"agent.programs.python.path=.*:number is of type int"):
-        load_agent(PythonAgent(path=f"{mine}:number"))
-    with pytest.raises(ConfigError, match="has no function absent"):
-        load_agent(PythonAgent(path=f"{mine}:absent"))
-    with pytest.raises(ConfigError, match=r"is not of the form FILE\.py:NAME"):
-        PythonAgent(path="mine")
 
 
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
+        ("number", "is of type int"),
+        ("absent", "has no function absent"),
         ("NoRun", "NoRun has no method run; write def run(self, prompt, tools)"),
-        ("Asks", r"takes arguments, Asks(key); write a class or function without arguments"),
-        ("solve", r"takes arguments, solve(prompt, tools); write a class or function without arguments"),
-        ("OneArgument", r"OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
+        ("Asks", "takes arguments, Asks(key); write a class or function without arguments"),
+        ("solve", "takes arguments, solve(prompt, tools); write a class or function without arguments"),
+        ("OneArgument", "OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
         ("Waits", "Waits.run is async, but attempts run in threads"),
-        ("Breaks", "Breaks() raised KeyError: 'MY_KEY' (wrong.py, line "),
+        ("Breaks", "Breaks() raised KeyError: 'MY_KEY' (mine.py, line "),
     ],
 )
-def test_what_would_fail_in_every_attempt_is_refused_before_the_first(tmp_path, name, problem):
-    (tmp_path / "wrong.py").write_text(WRONG)
+def test_what_would_fail_in_every_attempt_is_refused_before_the_first(mine, name, problem):
     with pytest.raises(ConfigError) as error:
-        load_agent(PythonAgent(path=f"{tmp_path}/wrong.py:{name}"))
-    assert problem in str(error.value)
-    assert f"agent.programs.python.path={tmp_path}/wrong.py:{name}" in str(error.value)
+        load_agent(PythonAgent(path=f"{mine}:{name}"))
+    assert problem in str(error.value) and f"agent.programs.python.path={mine}:{name}" in str(error.value)
 
 
-def test_further_arguments_with_defaults_and_methods_set_at_the_start_are_fine(tmp_path):
-    (tmp_path / "right.py").write_text(RIGHT)
-    for name in ("More", "Late", "make"):
-        generated = load_agent(PythonAgent(path=f"{tmp_path}/right.py:{name}"))
-        assert generated().run("q", []) == "q"
+def test_a_path_names_a_file_and_an_object():
+    with pytest.raises(ConfigError, match=r"is not of the form FILE\.py:NAME"):
+        PythonAgent(path="mine")
 
 
 def test_a_trajectory_is_taken_as_it_is_and_other_things_are_errors():
@@ -180,20 +149,17 @@ def test_an_error_of_the_infrastructure_starts_no_further_attempt():
 
 
 def test_threads_are_bounded():
-    lock = threading.Lock()
-    now, largest = [0], [0]
+    running, seen = [], []
 
     def counted(prompt, tools):
-        with lock:
-            now[0] += 1
-            largest[0] = max(largest[0], now[0])
+        running.append(prompt)
+        seen.append(len(running))
         time.sleep(0.02)
-        with lock:
-            now[0] -= 1
+        running.remove(prompt)
         return prompt
 
     threaded(counted, 3).run_many([assignment(str(number)) for number in range(9)], lambda *_: None)
-    assert largest[0] == 3
+    assert max(seen) == 3
 
 
 def test_the_agent_of_the_documentation_answers_tasks(tmp_path):

@@ -8,7 +8,6 @@ from agent_support import FakeModel, assignment, calls, last, run, script
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.tools import text_tool
 from rlhf_lab.packs.agents.harness.agent import Assignment
-from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.prompts import marked
 from rlhf_lab.packs.agents.harness.react import react
 from rlhf_lab.packs.agents.harness.tool_use import read_answer
@@ -26,12 +25,6 @@ def test_zero_shot_asks_once_and_offers_no_tools():
     assert len(model.asked) == 1
     assert model.asked[0].tools == ()
     assert model.asked[0].system.startswith("Answer the question. Think as long as you need.")
-
-
-def test_zero_shot_asks_a_small_model_in_the_phrase_that_it_was_trained_on():
-    model = FakeModel(script("Answer: Tal"))
-    run(zero_shot, model, assignment("Who?"), prompts=Brief())
-    assert [(request.system, last(request)) for request in model.asked] == [("", "Reply: Who?")]
 
 
 def test_react_calls_tools_as_text_until_it_answers():

@@ -11,7 +11,8 @@ from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
 from rlhf_lab.packs.agents.tools.table import MOST_ROWS, DataTable, TableBase, table_tools
 
 PASSAGES = {"Tower": "The tower is old.", "Bridge": "The bridge is long and the bridge is old.", "Mill": "A mill."}
-LAKES = TableBase({"lakes": DataTable(["name", "depth_m"], [["Orlun", 41], ["Vess", 12.5], ["Tamm", None]])})
+LAKE_ROWS = [["Orlun", 41], ["Vess", 12.5], ["Tamm", None]]
+LAKES = TableBase({"lakes": DataTable(columns=["name", "depth_m"], rows=LAKE_ROWS)})
 
 
 def test_bm25_on_the_page():
@@ -53,7 +54,7 @@ def test_what_a_query_shows():
 
 
 def test_rows_are_bounded():
-    many = TableBase({"numbers": DataTable(["n"], [[n] for n in range(100)])})
+    many = TableBase({"numbers": DataTable(columns=["n"], rows=[[n] for n in range(100)])})
     lines = many.query("SELECT n FROM numbers").split("\n")
     assert lines[-1] == f"(only the first {MOST_ROWS} rows; add a condition or a LIMIT)"
     assert len(lines) == MOST_ROWS + 2

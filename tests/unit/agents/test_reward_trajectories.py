@@ -41,7 +41,7 @@ def maker(scores: dict[str, float]) -> RewardTrajectoryMaker:
 
 def test_the_highest_reward_is_the_row_even_if_it_failed():
     chosen = maker({"right": 0.2, "wrong": 0.9, "other": 0.1})
-    row = chosen._row(TASK, [episode("right"), episode("wrong"), episode("other")])
+    row = chosen.best_row(TASK, [episode("right"), episode("wrong"), episode("other")])
     assert (row["completion"], row["reward"], row["chosen_success"]) == ("wrong", 0.9, 0.0)
     assert row["success"] == pytest.approx(1 / 3)
     assert row["prompt"].endswith("Tool: c\n\nAssistant:") and row["learn_from"] == 1 and row["turns"] == 2
@@ -51,16 +51,16 @@ def test_the_highest_reward_is_the_row_even_if_it_failed():
 
 def test_unscored_attempts_are_not_chosen_and_the_first_of_equal_ones_is():
     attempts = [episode("wrong"), episode("right"), episode("other")]
-    assert maker({"right": 0.5, "wrong": math.nan, "other": 0.5})._row(TASK, attempts)["completion"] == "right"
-    row = maker({"right": math.nan, "wrong": math.nan})._row(TASK, attempts[:2])
+    assert maker({"right": 0.5, "wrong": math.nan, "other": 0.5}).best_row(TASK, attempts)["completion"] == "right"
+    row = maker({"right": math.nan, "wrong": math.nan}).best_row(TASK, attempts[:2])
     assert (row["problem"], row["reward"], row["chosen_success"]) == (UNSCORED, None, None)
     assert row["success"] == 0.5
 
 
 def test_a_cut_attempt_is_no_row_and_no_success():
-    row = maker({"right": 0.1, "wrong": 0.9})._row(TASK, [episode("right"), episode("wrong", finished=False)])
+    row = maker({"right": 0.1, "wrong": 0.9}).best_row(TASK, [episode("right"), episode("wrong", finished=False)])
     assert row["problem"] == UNFINISHED
-    row = maker({"right": 0.9, "wrong": 0.1})._row(TASK, [episode("right", finished=False), episode("wrong")])
+    row = maker({"right": 0.9, "wrong": 0.1}).best_row(TASK, [episode("right", finished=False), episode("wrong")])
     assert (row["success"], row["chosen_success"], row["problem"]) == (0.0, 0.0, UNFINISHED)
 
 

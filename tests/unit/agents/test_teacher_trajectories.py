@@ -66,7 +66,7 @@ def test_a_turn_with_several_calls_becomes_several_turns():
         "Thought: nothing\nAction: calculate[ 1 + 2 ]",
         "Thought: 3\nAnswer: 3",
     ]
-    assert [written.result for written in turns] == ["rum tir", "3", ""]
+    assert [written.call for written in turns] == [FOUND, second, None]
 
 
 def test_arguments_are_written_in_the_order_of_the_tool():

@@ -11,15 +11,11 @@ import pytest
 from rlhf_lab.gates import register
 from rlhf_lab.gates.gate import judge
 from rlhf_lab.gates.scores import Scores
-from rlhf_lab.packs.agents.benchmarks.settings import AgentBench, AgentStage, CodeBench, Gaia
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.study.policy_view import policy_view
-from rlhf_lab.results.gains import compare_policies
-from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import p_text
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.training.settings import StageSettings
 
 SENTENCE = "clustered by the template of the task"
 TEMPLATES = ("a", "a", "a", "b", "b", "c")
@@ -39,18 +35,6 @@ def write_run(directory: Path, kind: str, *, templates: Sequence[str] = TEMPLATE
     (directory / "manifest.json").write_text(json.dumps({"recipe": kind, "key": directory.name, "needs": {}}))
     (directory / "config.yaml").write_text(f"algorithm: {{kind: {kind}}}\n")
     return directory
-
-
-@pytest.mark.parametrize("settings", [AgentBench, CodeBench, Gaia])
-def test_every_stage_of_agents_clusters_by_template(settings):
-    assert settings.evidence.clusters is AgentStage.evidence.clusters
-    assert StageSettings.evidence.clusters.column == "prompt_id"
-
-
-def test_two_agents_of_a_run_are_compared_by_template(tmp_path):
-    run = read_run(write_run(tmp_path / "run", "agent_bench", react=(0, 0, 0, 1, 1, 0), plan=(1, 1, 1, 0, 0, 1)))
-    difference = compare_policies(run, "plan", "react", "success").difference
-    assert (difference.n, difference.clusters) == (6, 3)
 
 
 def test_two_runs_are_compared_by_template(tmp_path):

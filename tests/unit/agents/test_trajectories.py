@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.data.generated import read_generated, write_generated
-from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.models.tokenizer import train_tokenizer
-from rlhf_lab.models.turns import conversation_row
 from rlhf_lab.packs.agents.synthesis.settings import Trajectories
 from rlhf_lab.packs.agents.synthesis.trajectories import (
     OwnTrajectories,
@@ -106,17 +101,3 @@ def test_the_world_shows_what_its_own_rows_show(tmp_path):
     write_generated(tmp_path, "demonstrations", [row], [], {})
     (generated,) = read_generated(tmp_path, "demonstrations")
     assert generated.meta["learn_from"] == corpus.train[0].meta["learn_from"] == 1
-
-
-def test_what_tools_say_is_not_learned(tmp_path):
-    """Tokens of a made row: two turns of the assistant are learned, the tool's between them is not."""
-    prompt = "\n\nHuman: where?\n\nAssistant: Action: search[ a ; b ]\n\nTool: c\n\nAssistant:"
-    encoder = Encoder(train_tokenizer([prompt + " Answer: c"], 400))
-    (_, response), mask = conversation_row(encoder, prompt, "Answer: c", 200, learn_from=1)
-    learned = encoder.decode([token for token, is_learned in zip(response, mask, strict=True) if is_learned])
-    unlearned = encoder.decode([token for token, is_learned in zip(response, mask, strict=True) if not is_learned])
-    assert "search[ a ; b ]" in learned and "Answer: c" in learned
-    assert "Tool: c" in unlearned and "search" not in unlearned
-    ends = [i for i, token in enumerate(response) if token == encoder.eos_id]
-    assert len(ends) == 2 and all(mask[i] for i in ends)  # both turns learn to end
-    assert np.sum(mask) < len(mask)

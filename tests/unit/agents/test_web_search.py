@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks import web_connection, web_pages
+from rlhf_lab.packs.agents.benchmarks import web_pages
 from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
 from rlhf_lab.packs.agents.benchmarks.web_search import ATTEMPTS, SERVICES, WebSearch
 from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
@@ -204,24 +204,20 @@ def local(url: str) -> str:
 
 
 def test_pages_by_their_type(server: Server) -> None:
-    server.body, server.content_type = b"<p>one", "text/html; charset=utf-8"
-    assert local(f"{server.url}/caf\u00e9 x?q=\u00e9") == "one"
+    def read(body: bytes, content_type: str, path: str = "") -> str:
+        server.body, server.content_type = body, content_type
+        return local(f"{server.url}{path}")
+
+    assert read(b"<p>one", "text/html; charset=utf-8", "/caf\u00e9 x?q=\u00e9") == "one"
     assert server.requests[-1][1] == "/caf%C3%A9%20x?q=%C3%A9"
-    server.body, server.content_type = "<p>Пётр".encode("windows-1251"), "text/html; charset=windows-1251"
-    assert local(server.url) == "Пётр"
-    server.body, server.content_type = '<meta charset="shift_jis"><p>東京'.encode("shift_jis"), "text/html"
-    assert local(server.url) == "東京"
-    server.body, server.content_type = "<p>é".encode(), "text/html; charset=iso-8859-1"  # it is UTF-8
-    assert local(server.url) == "é"
-    server.body, server.content_type = "<p>é".encode("cp1252"), "text/html; charset=rot13"
-    assert local(server.url) == "é"
-    server.body, server.content_type = b'{"a": 1}', "application/json"
-    assert local(server.url) == '{"a": 1}'
-    server.content_type = "application/octet-stream"
-    assert local(f"{server.url}/data.csv") == '{"a": 1}'
-    server.content_type = "image/png"
+    assert read("<p>Пётр".encode("windows-1251"), "text/html; charset=windows-1251") == "Пётр"
+    assert read('<meta charset="shift_jis"><p>東京'.encode("shift_jis"), "text/html") == "東京"
+    assert read("<p>é".encode(), "text/html; charset=iso-8859-1") == "é"  # it is UTF-8
+    assert read("<p>é".encode("cp1252"), "text/html; charset=rot13") == "é"
+    assert read(b'{"a": 1}', "application/json") == '{"a": 1}'
+    assert read(b'{"a": 1}', "application/octet-stream", "/data.csv") == '{"a": 1}'
     with pytest.raises(ToolError, match="image/png, which cannot be read"):
-        local(server.url)
+        read(b"", "image/png")
 
 
 @pytest.mark.parametrize(
@@ -242,55 +238,33 @@ def test_pages_that_fail_are_the_agents_to_read(
         local(server.url)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "file:///etc/passwd",
-        "ftp://a.example/x",
-        "gopher://a.example",
-        "etc/passwd",
-        "",
-        "http://",
-        "http://[::1",
-        "http://a.example:99999/",
-        "http://127.0.0.1/",
-        "http://127.1/",
-        "http://2130706433/",
-        "http://0x7f.1/",
-        "http://localhost/",
-        "http://[::1]/",
-        "http://[::ffff:127.0.0.1]/",
-        "http://0.0.0.0/",
-        "http://10.0.0.1/",
-        "http://192.168.1.1/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://user@127.0.0.1/",
-        "http://no-such-host.invalid/",
-    ],
-)
+REFUSED = """file:///etc/passwd ftp://a.example/x gopher://a.example etc/passwd http:// http://[::1
+    http://a.example:99999/ http://127.0.0.1/ http://127.1/ http://2130706433/ http://0x7f.1/ http://localhost/
+    http://[::1]/ http://[::ffff:127.0.0.1]/ http://0.0.0.0/ http://10.0.0.1/ http://192.168.1.1/
+    http://169.254.169.254/latest/meta-data/ http://user@127.0.0.1/ http://no-such-host.invalid/"""
+
+
+@pytest.mark.parametrize("url", ["", *REFUSED.split()])
 def test_only_the_public_web_is_opened(url: str) -> None:
     with pytest.raises(ToolError, match="error: "):
         page_text(url)
 
 
 def test_a_redirect_leads_nowhere_else(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    public = server.url
-    check = web_pages._check_address
-    monkeypatch.setattr(
-        web_pages, "_check_address", lambda url, private: None if url == public else check(url, private)
-    )
-    resolve, port = web_connection.resolve, int(public.rpartition(":")[2])
-    monkeypatch.setattr(
-        web_connection,
-        "resolve",
-        lambda host, to, *, allow_private: resolve(host, to, allow_private=allow_private or to == port),
-    )
-    for target in (
-        "http://localhost:1/secret",
-        "ftp://127.0.0.1:1/secret",
-        "file:///etc/passwd",
-        "http://169.254.169.254/",
-    ):
+    public, port = server.url, int(server.url.rpartition(":")[2])
+    check, resolve = web_pages._check_address, web_pages.resolve
+
+    def checked(url: str, private: bool) -> None:
+        if url != public:
+            check(url, private)
+
+    def resolved(host: str, to: int, *, allow_private: bool) -> list[Any]:
+        return resolve(host, to, allow_private=allow_private or to == port)
+
+    monkeypatch.setattr(web_pages, "_check_address", checked)
+    monkeypatch.setattr(web_pages, "resolve", resolved)
+    targets = "http://localhost:1/secret ftp://127.0.0.1:1/secret file:///etc/passwd http://169.254.169.254/"
+    for target in targets.split():
         server.next = [(302, {"Location": target}, b"")]
         with pytest.raises(ToolError, match=r"not on the public web|is no address|302"):
             page_text(public)

@@ -1,6 +1,6 @@
 """Additions of the code pack to the core: its references, and its problems of a machine that can isolate no programs.
 
-The problems come from rlhf_lab.packs.code.sandbox.preflight.
+The problems come from rlhf_lab.packs.code.sandbox.checks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from support import planned
 
 from rlhf_lab.core.packs import load, packs
 from rlhf_lab.packs.code import PACK
-from rlhf_lab.packs.code.sandbox import doctor as sandbox_check
-from rlhf_lab.packs.code.sandbox import sandbox
+from rlhf_lab.packs.code.sandbox import checks, sandbox
 from rlhf_lab.stages import preflight
 
 
@@ -46,14 +45,14 @@ def test_a_machine_without_a_sandbox(monkeypatch, tmp_path, recipe, overrides, r
 def test_it_is_found_and_what_it_names_is_there():
     assert PACK in packs()
     references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.preflight, *PACK.code_files, *PACK.doctor]
-    assert {"rlhf_lab.packs.code.commands:sandbox_command"} <= {*references}
+    assert {"rlhf_lab.packs.code.sandbox.command:sandbox_command"} <= {*references}
     for reference in references:
         assert load(reference) is not None, reference
 
 
 def test_the_check_of_the_sandbox_names_the_level_that_works_or_why_none_does(monkeypatch):
-    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "")
-    assert sandbox_check.CHECK.ask(None).measured == f"{sandbox_check.AUTOMATIC[0]} works"
-    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "no user namespaces")
-    conclusion = sandbox_check.CHECK.ask(None)
+    monkeypatch.setattr(checks, "why_not", lambda level: "")
+    assert checks.CHECK.ask(None).measured == f"{checks.AUTOMATIC[0]} works"
+    monkeypatch.setattr(checks, "why_not", lambda level: "no user namespaces")
+    conclusion = checks.CHECK.ask(None)
     assert conclusion.status == "skip" and conclusion.measured == "no isolation works: no user namespaces"

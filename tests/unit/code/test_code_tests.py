@@ -28,61 +28,53 @@ def prompt(text: str) -> str:
     return render_prompt([{"role": "user", "content": text}])
 
 
+CODE = "```python\nfrom math import sqrt\n```\n```python\ndef root(x):\n    return sqrt(x)\n```"
+CONTINUED = [
+    "    return sqrt(x)",
+    " return sqrt(x)",
+    "    return sqrt(x)\n\nThis takes the root.",
+    "```python\ndef root(x):\n    return sqrt(x)\n```",
+    "First:\n```\nprint(1)\n```\nThen:\n```py\ndef root(x):\n    return sqrt(x)\n```\nThat is all.",
+    "```python\n    return sqrt(x)\n```",
+    "def root(x):\n    return sqrt(x)",
+    "```python\ndef root(x):\n    return sqrt(x)",
+    "```python\n    return sqrt(x)\n```\nIt returns:\n```\n3.0\n```",
+    "return sqrt(x)",  # the grammar allows it outside a function
+    "```python\ny = sqrt(x)\nreturn y\n```",
+    "Use ```sqrt```, as in ```sqrt(4)```.\n```python\ndef root(x):\n    return sqrt(x)\n```\n```sqrt``` is exact.",
+    "1. Write:\n\n   ```python\n   def root(x):\n       return sqrt(x)\n   ```",
+    "```python\nfrom __future__ import annotations\ndef root(x: float) -> float:\n    return sqrt(x)\n```",
+    "```python\nimport math as m\n```\n```python\ndef of(x):\n    return m.sqrt(x)\n```\n"
+    "```python\ndef root(x):\n    return of(x)\n```\n```python\nx = 0\nassert root(1) == 2\n```",
+    "```python\ndef root(x):\n    return sqrt(x)\n```\n```python\ndef root_test():\n    assert root(1) == 1\n```",
+]
+JOINED = [
+    CODE,
+    CODE.replace("python", ""),
+    f"{CODE}\nExample:\n```\n>>> root(9)\n3.0\n```",  # not valid Python
+    f"{CODE}\nRun it:\n```\npython root.py\n```",
+    f"{CODE}\nIt prints:\n```\nthree\n```",  # a name that no code defines
+    f"{CODE.replace('python', '')}\nIt prints:\n```\nthree\n```",
+    f"First:\n```python\ndef root(x):\n    return sqrt(\n```\nThat is cut off. Again:\n{CODE}",
+    "```\nfrom math import sqrt\n```\n```python\ndef root(x):\n    return sqrt(x)\n```",
+    "```\nfrom math import sqrt\ndef root(x):\n```\n```\n    return sqrt(x)\n```",  # valid only together
+]
+"""Replies with several blocks. Rows of MBPP name no entry point; output and commands are no part of the program."""
+
+
 @pytest.mark.parametrize(
-    "response",
-    [
-        "    return sqrt(x)",
-        " return sqrt(x)",
-        "    return sqrt(x)\n\nThis takes the root.",
-        "```python\ndef root(x):\n    return sqrt(x)\n```",
-        "First:\n```\nprint(1)\n```\nThen:\n```py\ndef root(x):\n    return sqrt(x)\n```\nThat is all.",
-        "```python\n    return sqrt(x)\n```",
-        "def root(x):\n    return sqrt(x)",
-        "```python\ndef root(x):\n    return sqrt(x)",
-        "```python\n    return sqrt(x)\n```\nIt returns:\n```\n3.0\n```",
-        "return sqrt(x)",  # the grammar allows it outside a function
-        "```python\ny = sqrt(x)\nreturn y\n```",
-        "Use ```sqrt```, as in ```sqrt(4)```.\n```python\ndef root(x):\n    return sqrt(x)\n```\n```sqrt``` is exact.",
-        "1. Write:\n\n   ```python\n   def root(x):\n       return sqrt(x)\n   ```",
-        "```python\nfrom __future__ import annotations\ndef root(x: float) -> float:\n    return sqrt(x)\n```",
-        "```python\nimport math as m\n```\n```python\ndef of(x):\n    return m.sqrt(x)\n```\n"
-        "```python\ndef root(x):\n    return of(x)\n```\n```python\nx = 0\nassert root(1) == 2\n```",
-        "```python\ndef root(x):\n    return sqrt(x)\n```\n```python\ndef root_test():\n    assert root(1) == 1\n```",
-    ],
+    ("provided", "entry_point", "response"),
+    [*((GIVEN, "root", response) for response in CONTINUED), *(("", "", response) for response in JOINED)],
 )
-def test_programs_of_replies(response):
+def test_programs_of_replies(provided, entry_point, response):
     names: dict = {}
-    exec(program_of(response, GIVEN, "root"), names)
+    exec(program_of(response, provided, entry_point), names)
     assert names["root"](9) == 3
 
 
 def test_replies_that_are_no_program_stay_as_they_are():
     assert program_of("I cannot do that.", "", "root") == "I cannot do that."
     assert program_of("```bash\nls\n```", "", "") == "```bash\nls\n```"
-
-
-CODE = "```python\nfrom math import sqrt\n```\n```python\ndef root(x):\n    return sqrt(x)\n```"
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        CODE,
-        CODE.replace("python", ""),
-        f"{CODE}\nExample:\n```\n>>> root(9)\n3.0\n```",  # not valid Python
-        f"{CODE}\nRun it:\n```\npython root.py\n```",
-        f"{CODE}\nIt prints:\n```\nthree\n```",  # a name that no code defines
-        f"{CODE.replace('python', '')}\nIt prints:\n```\nthree\n```",
-        f"First:\n```python\ndef root(x):\n    return sqrt(\n```\nThat is cut off. Again:\n{CODE}",
-        "```\nfrom math import sqrt\n```\n```python\ndef root(x):\n    return sqrt(x)\n```",
-        "```\nfrom math import sqrt\ndef root(x):\n```\n```\n    return sqrt(x)\n```",  # valid only together
-    ],
-)
-def test_programs_of_several_blocks_without_an_entry_point(response):
-    """Rows of MBPP name no entry point. Output and commands are no part of the program."""
-    names: dict = {}
-    exec(program_of(response, "", ""), names)
-    assert names["root"](9) == 3
 
 
 @pytest.mark.parametrize("use", ["assert root(9) == 4", "from my_module import root", "print(root(int(input())))"])

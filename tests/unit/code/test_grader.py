@@ -17,6 +17,7 @@ from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 SQUARE = "def answer(n):\n    return n * n"
 ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answers
+FUTURE = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +33,6 @@ def test_right_and_wrong(grader):
     half = grader.grade("def f(x):\n    return x + 1", requested)
     assert (half.status, half.passed) == ("failed", 1)
     assert half.message == "assert f(2) == 4, 'twice'; AssertionError: twice; f(2) returned 3"
-
-
-def test_a_program_may_look_up_its_own_annotations(grader):
-    """Dataclasses look up annotations that are text, as after the import from `__future__`, in the program's module."""
-    code = (
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-        "@dataclass\nclass Point:\n    x: int\ndef f(x):\n    return Point(x).x"
-    )
-    assert grader.grade(code, HiddenTests(("assert f(1) == 1",), "f")).status == "passed"
 
 
 def test_the_hidden_test_of_the_probes_can_be_passed(grader):
@@ -67,13 +59,20 @@ def test_no_trick_passes(grader, name):
         ("def f(x):\n    return (n for n in [2])", "failed", "returned a generator, expected plain data"),
         ("def f(x):\n    a = []\n    a.append(a)\n    return a", "failed", "contains itself"),
         ("def f(x):\n    raise KeyError('k')", "failed", "f(1) raised KeyError"),
-        ("import os\ndef f(x):\n    os.write(1, b'x' * (32 << 20))", "output", "exited before"),
+        (ANSWERS.replace("os.write", "def f(x):\n    os.write") + "b'x' * (32 << 20))", "output", "exited before"),
+        ("def f(x): return 10**5000", "failed", "cannot be written"),
+        ("def f(x): raise ValueError(10**5000)", "failed", "f(1) raised ValueError"),
+        (ANSWERS + "b'{\"complex\": [1' + b'0' * 400 + b', 0]}\\n')", "error", "not a message: OverflowError"),
+        (ANSWERS + 'b\'{"dict": [["error", {"int": "\' + b\'f\' * 5000 + b\'"}]]}\\n\')', "error", "a int that cannot"),
+        (ANSWERS + "b'{\"bytes\": [[]]}\\n')", "error", "not a message: TypeError"),
+        # dataclasses look up annotations that are text in the program's module
+        (f"{FUTURE}@dataclass\nclass Point:\n    x: int\ndef f(x):\n    return Point(x).x + 1", "passed", ""),
     ],
 )
 def test_statuses(best, code, status, message):
+    """No program stops the run, whatever it writes or computes."""
     quick = ProgramGrader(Sandbox(Sandboxing(level=best.level, timeout_s=2.0, memory_mib=128)))
-    channel = code.replace("os.write(1", "os.write(4")  # the descriptor of its answers
-    grade = quick.grade(channel, HiddenTests(("assert f(1) == 2",), "f"))
+    grade = quick.grade(code, HiddenTests(("assert f(1) == 2, f(1)",), "f"))
     assert grade.status == status and message in grade.message, grade
 
 
@@ -100,36 +99,30 @@ def test_other_messages_are_refused():
             plain.loads(text)
 
 
+IN_PLACE = "x = [3, 1]\ny = {}\nf(x, y)\nassert x == [1, 3] and y == {'n': 2}"
+EXPECTS = "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False"
+
+
 @pytest.mark.parametrize(
-    ("code", "status", "message"),
+    ("test", "code", "status"),
     [
-        ("def f(x): return 10**5000", "failed", "cannot be written"),
-        ("def f(x): raise ValueError(10**5000)", "failed", "f(1) raised ValueError"),
-        (ANSWERS + "b'{\"complex\": [1' + b'0' * 400 + b', 0]}\\n')", "error", "not a message: OverflowError"),
-        (ANSWERS + 'b\'{"dict": [["error", {"int": "\' + b\'f\' * 5000 + b\'"}]]}\\n\')', "error", "a int that cannot"),
-        (ANSWERS + "b'{\"bytes\": [[]]}\\n')", "error", "not a message: TypeError"),
+        (IN_PLACE, "def f(x, y):\n    x.sort()\n    y['n'] = len(x)", "passed"),
+        (IN_PLACE, "def f(x, y):\n    pass", "failed"),
+        (EXPECTS, "def f(x):\n    raise ValueError('negative')", "passed"),
+        (EXPECTS, "def f(x):\n    raise TypeError('negative')", "failed"),
+        ("assert f(lambda x: x) == 1", "def f(g):\n    return g(1)", "unsupported"),  # more than values
+        # an error of the program's own import is no fault of the tests
+        ("assert f(1) == 2", "def f(x):\n    import no_such_library", "failed"),
+        ("assert f(1) == 2", "def f(x):\n    raise ImportError", "failed"),
+        ("assert f(1) == 2", "import no_such_library", "error"),
+        ("assert f(1) == 2", "def f(x):\n    raise SyntaxError", "failed"),
+        # an answer that ends the process of the tests is the code's fault
+        ("import os\nif f(2) == 4: os._exit(1)", "def f(n): return 4", "error"),
+        ("import os\nif f(2) == 4: os._exit(1)", "def f(n): return 0", "passed"),
     ],
 )
-def test_no_reply_stops_the_run(grader, code, status, message):
-    grade = grader.grade(code, HiddenTests(("assert f(1) == 2, f(1)",), "f"))
-    assert grade.status == status and message in grade.message, grade
-
-
-def test_functions_that_work_in_place(grader):
-    requested = HiddenTests(("x = [3, 1]\ny = {}\nfill(x, y)\nassert x == [1, 3] and y == {'n': 2}",))
-    assert grader.grade("def fill(x, y):\n    x.sort()\n    y['n'] = len(x)", requested).status == "passed"
-    assert grader.grade("def fill(x, y):\n    pass", requested).status == "failed"
-
-
-def test_tests_may_expect_errors(grader):
-    test = "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False"
-    assert grader.grade("def f(x):\n    raise ValueError('negative')", HiddenTests((test,), "f")).status == "passed"
-    assert grader.grade("def f(x):\n    raise TypeError('negative')", HiddenTests((test,), "f")).status == "failed"
-
-
-def test_tests_that_need_more_than_values_are_unsupported(grader):
-    grade = grader.grade("def f(g):\n    return g(1)", HiddenTests(("assert f(lambda x: x) == 1",), "f"))
-    assert grade.status == "unsupported" and "function" in grade.message
+def test_the_fault_is_the_codes_or_the_tests(grader, test, code, status):
+    assert grader.grade(code, HiddenTests((test,), "f")).status == status
 
 
 @pytest.mark.parametrize(
@@ -144,14 +137,6 @@ def test_tests_that_need_more_than_values_are_unsupported(grader):
 def test_broken_tests_are_not_the_programs_failure(grader, test, message, entry_point):
     grade = grader.grade("def f(x):\n    return 2 * x", HiddenTests((test,), entry_point))
     assert grade.status == "unsupported" and message in grade.message, grade
-
-
-def test_an_import_error_of_the_program_is_its_own(grader):
-    for code in ("def f(x):\n    import no_such_library", "def f(x):\n    raise ImportError", "import no_such_library"):
-        grade = grader.grade(code, HiddenTests(("assert f(1) == 2",), "f"))
-        assert grade.status in ("failed", "error") and grade.passed == 0, grade
-    syntax = grader.grade("def f(x):\n    raise SyntaxError", HiddenTests(("assert f(1) == 2",), "f"))
-    assert syntax.status == "failed"
 
 
 COLLECTS = """
@@ -222,12 +207,6 @@ def test_tests_that_end_their_own_process_are_nobodys_fault(grader):
     grades = grader.grade_many([(SQUARE, requested) for requested in (*ends, HiddenTests((HIDDEN_TEST,), "answer"))])
     assert [grade.status for grade in grades] == ["unsupported", "unsupported", "passed"]
     assert grades[0].message == "the test process exited without a report: no message"
-
-
-def test_an_answer_that_ends_the_tests_process_is_the_codes_fault(grader):
-    test = HiddenTests(("import os\nif answer(2) == 4: os._exit(1)",), "answer")
-    assert grader.grade(SQUARE, test).status == "error"
-    assert grader.grade("def answer(n): return 0", test).status == "passed"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,7 +19,6 @@ from rlhf_lab.packs.code.repairs.bugs import (
     is_right,
     slots_of,
 )
-from rlhf_lab.packs.code.repairs.demonstrations import MOST_TRIES, demonstrate, wrong_try
 from rlhf_lab.packs.code.repairs.interpreter import ProgramError, run
 from rlhf_lab.packs.code.repairs.programs import (
     RepairProgram,
@@ -30,20 +30,28 @@ from rlhf_lab.packs.code.repairs.programs import (
     split_line,
 )
 from rlhf_lab.packs.code.repairs.repairs import build
-from rlhf_lab.packs.code.repairs.runs import DONE, PASSES, UNREADABLE, answer_to, read_changes, write_changes
+from rlhf_lab.packs.code.repairs.runs import (
+    DONE,
+    MOST_TRIES,
+    PASSES,
+    UNREADABLE,
+    answer_to,
+    demonstrate,
+    read_changes,
+    write_changes,
+    wrong_try,
+)
 from rlhf_lab.packs.code.repairs.settings import Repairs
-from rlhf_lab.packs.code.repairs.world import ROUNDS, TIERS, RepairWorld, RepairWorldSize
+from rlhf_lab.packs.code.repairs.world import ROUNDS, TIERS, RepairWorld
 
 PROGRAM = RepairProgram((("c", "=", "a", "+", "3"), ("for", "x", "in", "v", ":", "c", "=", "c", "-", "x")), "c")
 INPUTS = {"a": 2, "b": 5, "v": [4, 6]}
+SIZE = Repairs(train_tasks=150, test_tasks=150, seed=3)
 
 
 @pytest.fixture(scope="module")
 def world() -> RepairWorld:
-    return RepairWorld(RepairWorldSize(train_tasks=150, test_tasks=150), seed=3)
-
-
-# the language
+    return RepairWorld(SIZE)
 
 
 def to_python(program: RepairProgram) -> str:
@@ -123,9 +131,6 @@ def test_words():
     assert number_as_words(-12) == "- 12" and spell_inputs(INPUTS) == "a 2 , b 5 , v 4 6"
 
 
-# bugs
-
-
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_bug_does_what_its_tier_says(tier):
     rng = Random(tier)
@@ -162,9 +167,6 @@ def test_slots_are_operands_and_signs():
     assert set(first.words) == set("cdef") and set(last.words) == set("def"), "c is defined by then"
 
 
-# responses and answers
-
-
 def test_replies_that_can_be_read():
     changes = {1: ("c", "=", "a"), 0: ("d", "=", "b", "+", "1")}
     assert write_changes(changes) == "line 2 : c = a\nline 1 : d = b + 1"
@@ -196,9 +198,6 @@ def test_hidden_inputs_decide():
     task = task_of({"a": 2, "b": 5, "v": []}, ({"a": 3, "b": 5, "v": []},))
     changes = {0: ("c", "=", "5")}
     assert answer_to(task, changes) == PASSES and not is_right(task.buggy.replaced(changes), task)
-
-
-# the environment
 
 
 def play(world: RepairWorld, task: Task, responses: list[str], seed: int = 0) -> tuple[list[str], Episode]:
@@ -244,8 +243,8 @@ def test_a_reply_changes_the_program_as_it_was_given(world):
 
 @pytest.mark.slow
 def test_the_control_answers_with_another_task_s_run(world):
-    own = RepairWorld(world.size, seed=3)
-    other = RepairWorld(RepairWorldSize(train_tasks=150, test_tasks=150, other_answers=True), seed=3)
+    own = RepairWorld(SIZE)
+    other = RepairWorld(replace(SIZE, shown_run="other"))
     assert own.tasks("test") == other.tasks("test")
     same = 0
     for task in other.tasks("test"):
@@ -260,8 +259,8 @@ def test_the_control_answers_with_another_task_s_run(world):
 
 
 def test_prompts_have_the_program_its_comments_and_the_example():
-    stated = RepairWorld(RepairWorldSize(told=1.0, train_tasks=1, test_tasks=30), 0)
-    untold = RepairWorld(RepairWorldSize(told=0.0, train_tasks=1, test_tasks=30), 0)
+    stated = RepairWorld(Repairs(told=1.0, train_tasks=1, test_tasks=30))
+    untold = RepairWorld(Repairs(told=0.0, train_tasks=1, test_tasks=30))
     for world in (stated, untold):
         assert len(world.tasks("test")) == 30
         for task in world.tasks("test"):
@@ -276,9 +275,6 @@ def test_prompts_have_the_program_its_comments_and_the_example():
             assert all(text == comment_of(program.right.lines[number]) for number, text in comments.items())
             assert returned == f"return {program.right.result}"
             assert example == f"{spell_inputs(program.example)} : {number_as_words(program.expected)}"
-
-
-# scripted bounds
 
 
 def random_words(world: RepairWorld, task: Task, rng: Random) -> Episode:
@@ -311,20 +307,17 @@ def test_the_oracle_repairs_at_once_and_random_words_seldom(world):
         assert blind["solved_within/6"][tiers == tier].mean() <= in_six
 
 
-# splits, seeds, demonstrations
-
-
 def test_splits_and_seeds(world):
     prompts = {split: {task.prompt for task in world.tasks(split)} for split in ("train", "test")}
     assert not prompts["train"] & prompts["test"] and len(prompts["test"]) > 140
-    again = RepairWorld(world.size, seed=3)
+    again = RepairWorld(SIZE)
     task = again.tasks("train")[5]
     assert again.tasks("train") == world.tasks("train") and again.program(task) == world.program(task)
-    assert RepairWorld(world.size, seed=3).program(task) == world.program(task), "drawn when it is asked for"
-    other = RepairWorld(world.size, seed=4, test_seed=3)
+    assert RepairWorld(SIZE).program(task) == world.program(task), "drawn when it is asked for"
+    other = RepairWorld(replace(SIZE, seed=4, test_seed=3))
     assert other.tasks("train")[0] != world.tasks("train")[0] and other.tasks("test") == world.tasks("test")
     assert [task.metadata["category"] for task in world.tasks("test")[:4]] == ["tier_1", "tier_2", "tier_3", "tier_1"]
-    with pytest.raises(ValueError, match="unknown split 'dev'"):
+    with pytest.raises(ValueError, match="split 'dev' is unknown"):
         world.tasks("dev")
 
 
@@ -364,9 +357,6 @@ def test_demonstrations_revise_as_often_as_they_should():
         assert fraction == pytest.approx(np.mean(tries == 0))
 
 
-# the corpus
-
-
 def test_rows_are_learned_from_the_repair_on():
     corpus = build(Repairs(train_tasks=60, test_tasks=6, seed=0))
     assert len(corpus.train) == 60 and not corpus.preferences and corpus.environment is not None
@@ -382,8 +372,5 @@ def test_the_fingerprint_changes_with_content_and_settings():
     changes = ({}, {}, {"seed": 1}, {"turns": 5}, {"told": 0.2}, {"revise": 0.1}, {"shown_run": "other"})
     prints = [build(Repairs(**{"train_tasks": 20, "test_tasks": 6, "seed": 0, **more})).fingerprint for more in changes]
     assert prints[0] == prints[1] and len(set(prints)) == len(changes) - 1
-
-
-def test_settings_that_make_no_world_are_refused():
     with pytest.raises(ValueError, match="min_lines=4 must not exceed max_lines=3"):
         Repairs(min_lines=4, max_lines=3)

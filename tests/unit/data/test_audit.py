@@ -12,7 +12,7 @@ from rlhf_lab.cli.commands import audit_command
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data import audit as module
 from rlhf_lab.data import split_rows as replies
-from rlhf_lab.data.audit import OVERLAPS, PAIR_CHECKS, audit, render
+from rlhf_lab.data.audit import OVERLAPS, PAIR_CHECKS, AuditReport, AuditResult, audit, render
 
 BOS, EOS = 1, 2
 
@@ -154,6 +154,18 @@ def test_what_the_loader_dropped_is_not_said_to_be_none_found():
     assert "Not in the corpus, because loading dropped such rows: empty chosen." in text
     (none_found,) = (line for line in text.splitlines() if line.startswith("Checked, none found"))
     assert "empty chosen" not in none_found and "empty rejected" in none_found
+
+
+def test_a_report_shows_shares_examples_and_what_was_not_checked():
+    finding = AuditResult("empty replies", "train", 3, 12, "pairs", "nothing to learn", "row 7")
+    skipped = {"leaks": "a test file", "labels": "a test file"}
+    report = AuditReport("mine", [finding], {"train/pairs": 12.0, "test/pairs": 4.0}, skipped)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render(report))
+    shown = console.file.getvalue()
+    assert "Audit of mine" in shown and "25.00%" in shown and "row 7" in shown
+    assert "Not checked: leaks, labels (needs a test file)." in shown
+    assert AuditResult("none", "test", 0, 0, "pairs", "why").share == 0.0  # an empty split
 
 
 @pytest.mark.parametrize(("algorithm", "checked"), [("sft", True), ("compare", False)])

@@ -11,7 +11,7 @@ from support import command_inside, prompt_text, write_pairs
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
-from rlhf_lab.data.contamination import EvaluationItems, Match, read_items
+from rlhf_lab.data.duplicates import EvaluationItems, Match, read_items
 
 ITEM = "one two three four five six seven eight nine ten"  # 10 words: three 8-grams
 

@@ -8,9 +8,8 @@ import pytest
 from support import toy_rows, write_pairs
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.data.environment_settings import ForeignEnvironment
 from rlhf_lab.data.few import few_rows
-from rlhf_lab.data.file_settings import Pairs
+from rlhf_lab.data.file_settings import ForeignEnvironment, Pairs
 from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.world_settings import ArithmeticData
 

@@ -16,7 +16,7 @@ from rlhf_lab.data.adapters import openenv, verifiers
 from rlhf_lab.data.adapters.openenv import OpenEnvSession
 from rlhf_lab.data.adapters.sessions import SessionEnvironment
 from rlhf_lab.data.adapters.tool_methods import tools_of
-from rlhf_lab.data.environment_settings import ForeignEnvironment
+from rlhf_lab.data.file_settings import ForeignEnvironment
 
 COUNTER = '''
 class Counter:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from support import write_jsonl as write
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError
@@ -19,11 +18,6 @@ ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosit
 
 def row(prompt, response, *grades):
     return {"prompt": prompt, "response": response, **dict(zip(ATTRIBUTES, grades, strict=True))}
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    return str(path)
 
 
 def both(question, better=(4, 4, 4, 2, 2), worse=(1, 0, 3, 1, 0)):

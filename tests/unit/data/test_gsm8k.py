@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 from rich.console import Console
-from support import prompt_text
+from support import prompt_text, public_data
+from support import write_jsonl as write
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError, LabError
@@ -17,7 +14,6 @@ from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
 from rlhf_lab.data.file_settings import GSM8K
 from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
 
-DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 ROWS = [
     {
         "question": "Ida packs 4 boxes of 6 jars and breaks 3 jars. How many are whole?",
@@ -26,11 +22,6 @@ ROWS = [
     {"question": "A barn costs $1,200 more than a $50 fence. What is its price?", "answer": "50+1200\n#### $1,250."},
     {"question": "It is 3 degrees and falls by 5. How cold is it?", "answer": "3-5 = <<3-5=-2>>-2\n#### -2"},
 ]
-
-
-def write(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 def filler(count: int) -> list[dict]:
@@ -101,18 +92,9 @@ def test_the_audit_does_not_check_demonstrations_as_pairs(load):
     Console(quiet=True).print(render(report))
 
 
-@pytest.fixture
-def real():
-    directory = DATA
-    if not (directory / "gsm8k_test.jsonl.gz").exists():
-        pytest.skip(
-            f"{directory} has no gsm8k_test.jsonl.gz; set RLHF_LAB_DATA to the folder with the public data sets"
-        )
-    return directory
-
-
-def test_the_published_files(real):
-    train, test = (str(real / f"gsm8k_{split}.jsonl.gz") for split in ("train", "test"))
+def test_the_published_files():
+    names = ("gsm8k_train.jsonl.gz", "gsm8k_test.jsonl.gz")
+    train, test = (str(public_data(*names) / name) for name in names)
     corpus = build("data", GSM8K(path=train, test_path=test))
     assert (len(corpus.train), len(corpus.test)) == (7473, 1319)
     assert corpus.report["all"].dropped == {}

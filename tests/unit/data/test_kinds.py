@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
-from support import checked
+from support import checked, public_data
+from support import write_jsonl as write
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.data import pairs, prompts, sft, unpaired, verifiable
+from rlhf_lab.data import gsm8k, pairs, prompts, sft, unpaired, verifiable
 from rlhf_lab.data.few import few_rows
 from rlhf_lab.data.file_settings import Demonstrations, Pairs, PromptsData, Unpaired, Verifiable
 from rlhf_lab.data.loading import SORTED
-from rlhf_lab.data.metadata import NOT_JSON, OTHER_FACTS, TOO_LARGE
 from rlhf_lab.data.mix import OVER_RATIO, split_counts
-from rlhf_lab.data.rows import RowProblem
+from rlhf_lab.data.rows import NOT_JSON, OTHER_FACTS, TOO_LARGE, RowProblem
 from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.transcript import to_conversation
 
-DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 USER, CODE = {"role": "user", "content": "  Indent it. "}, {"role": "assistant", "content": "    return x\n"}
 CALL = [{"type": "function", "function": {"name": "now", "arguments": {}}}]
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
-
-
-def real(name: str) -> Path:
-    if not (DATA / name).exists():
-        pytest.skip(f"{name} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
-    return DATA / name
-
-
-def write(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 # Demonstrations
@@ -160,16 +147,13 @@ def test_a_side_repeats_its_prompt_without_the_tools(prompt, side):
 # Unpaired
 
 
-@pytest.mark.parametrize("label", [True, 1.0, "True", "1"])
-def test_a_liked_reply_is_the_chosen_side(label):
-    split = unpaired.parse_row({"prompt": "Hi", "completion": " Yo", "label": label}, Unpaired(path="x"))
-    assert (split.chosen, split.rejected, split.drop) == ("Yo", "", None)
-
-
-@pytest.mark.parametrize("label", [False, 0, "false"])
-def test_a_disliked_reply_is_the_rejected_side(label):
-    split = unpaired.parse_row({"prompt": [USER], "completion": [CODE], "label": label}, Unpaired(path="x"))
-    assert (split.chosen, split.rejected, split.drop) == ("", "    return x", None)
+def test_a_liked_reply_is_the_chosen_side_and_a_disliked_one_the_rejected_side():
+    for label in (True, 1.0, "True", "1"):
+        split = unpaired.parse_row({"prompt": "Hi", "completion": " Yo", "label": label}, Unpaired(path="x"))
+        assert (split.chosen, split.rejected, split.drop) == ("Yo", "", None)
+    for label in (False, 0, "false"):
+        split = unpaired.parse_row({"prompt": [USER], "completion": [CODE], "label": label}, Unpaired(path="x"))
+        assert (split.chosen, split.rejected, split.drop) == ("", "    return x", None)
 
 
 def test_unpaired_data_need_both_labels(tmp_path):
@@ -198,7 +182,7 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
     assert corpus.answers[prompt] == "1"
     assert corpus.metadata[prompt] == {"answer": 1, "level": 0}
     assert corpus.oracle.measure([prompt, prompt], ["#### 1", "#### 2"])["correct"].tolist() == [1, 0]
-    assert corpus.report["all"].dropped == {verifiable.CONTRADICTS: 1}
+    assert corpus.report["all"].dropped == {gsm8k.CONTRADICTS: 1}
     assert to_conversation(prompt).messages[0]["content"] == "  0 + 1?\n"  # a completion of code continues right there
 
 
@@ -227,8 +211,7 @@ def test_answers_and_further_columns_of_verifiable_data(tmp_path):
 def test_a_wrong_row_is_told_its_field_the_expected_form_and_the_fix(parse, settings, row, problem, tmp_path):
     chosen = settings(path=str(tmp_path / "a.jsonl"))
     with pytest.raises(RowProblem, match=problem):
-        split = parse.parse_row(row, chosen)
-        verifiable._answer(row, chosen.answer) if parse is verifiable else split
+        parse.parse_row(row, chosen)
     write(tmp_path / "a.jsonl", [row])
     with pytest.raises(DataError, match=r"a.jsonl, row 1: "):
         build("data", chosen)
@@ -299,15 +282,11 @@ def test_shares_of_a_mix():
     assert split_counts([10, 10], [None, None], limit=3) == [1, 2]
 
 
-def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
+def test_no_prompt_or_plain_text_of_a_mix_is_on_both_sides(tmp_path):
+    """The second source holds out half of the prompts that the first one trains on."""
     first = source(tmp_path, "s", 100)
-    sources = {"first": first, "second": {**first, "test_fraction": 0.5}}
-    corpus = build("data", Mix(sources=sources))
-    assert not set(corpus.prompts("train")) & set(corpus.prompts("test"))
-
-
-def test_no_plain_text_of_a_mix_is_on_both_sides(tmp_path):
-    """The second source holds out half of the texts that the first one trains on."""
+    corpus = build("data", Mix(sources={"first": first, "second": {**first, "test_fraction": 0.5}}))
+    assert corpus.test and not set(corpus.prompts("train")) & set(corpus.prompts("test"))
     path = write(tmp_path / "texts.jsonl", [{"text": f"text {number}"} for number in range(60)])
     sources = {name: {"kind": "sft", "path": path, "test_fraction": part} for name, part in (("a", 0.2), ("b", 0.5))}
     corpus = build("data", Mix(sources=sources))
@@ -366,11 +345,12 @@ def test_data_that_algorithms_take():
 
 
 def test_xstest_and_mt_bench():
-    path = real("xstest_prompts.csv")
+    directory = public_data("xstest_prompts.csv", "mt_bench_question.jsonl")
+    path = directory / "xstest_prompts.csv"
     corpus = build("data", checked("grpo", "data=xstest", f"data.path={path}", "needs.policy=x").data)
     assert corpus.report["all"].kept == 450
     assert {metadata["label"] for metadata in corpus.metadata.values()} == {"safe", "unsafe"}
-    path = real("mt_bench_question.jsonl")
+    path = directory / "mt_bench_question.jsonl"
     corpus = build("data", checked("grpo", "data=mt_bench", f"data.path={path}", "needs.policy=x").data)
     assert corpus.report["all"].kept == 80
     assert all(len(metadata["turns"]) == 2 for metadata in corpus.metadata.values())

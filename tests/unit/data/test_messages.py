@@ -92,7 +92,11 @@ def test_text_that_encodes_messages_is_read_as_messages(write):
 
 
 @pytest.mark.parametrize(
-    "text", ['[{"role": "king"}]', '[{"role"', "Which role? [{a}]", '{"role": "user", "content": ""}']
+    "text",
+    [
+        *('[{"role": "king"}]', '[{"role"', "Which role? [{a}]", '{"role": "user", "content": ""}'),
+        *("[{x: 1} {role: 2}]", '[{"role": name}, {"role": other}'),
+    ],
 )
 def test_other_text_with_brackets_stays_text(text):
     assert text_or_messages({"prompt": text}, "prompt") == text

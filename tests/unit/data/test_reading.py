@@ -5,11 +5,15 @@ import json
 import sys
 from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.data import pairs
+from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import SHOWN, BadRows
+from rlhf_lab.data.rows import SHOWN, BadRows, RowProblem
 
 ROWS = [{"chosen": "α", "rejected": "b"}, {"chosen": "c\nd", "rejected": "e"}]
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
@@ -43,7 +47,7 @@ def message(source, limit=0):
         ("a.jsonl", JSONL),
         ("a.jsonl", "\ufeff" + JSONL),
         ("a.jsonl", JSONL.replace("\n", "\r\n\n").rstrip()),
-        ("a.jsonl.gz", gzip.compress(JSONL.encode(), mtime=0)),
+        ("a.jsonl.gz", gzip.compress(("\ufeff" + JSONL).encode(), mtime=0)),
         ("a.json", json.dumps(ROWS, indent=1)),
         ("a.json", JSONL),
         ("a.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
@@ -201,6 +205,19 @@ def test_fields_of_a_csv(tmp_path):
     assert values(write(tmp_path / "b.csv", f"a\n{long}\n")) == [{"a": long}]
 
 
+def test_messages_that_pandas_wrote(tmp_path):
+    """pandas writes arrays, such as those of a Parquet file, without commas; that must not become training data."""
+    calls = [{"type": "function", "function": {"name": "add", "arguments": {}}}]
+    called = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "tool_calls": calls}]
+    chosen = np.array([{"content": "Hi", "role": "user"}, {"content": "Hello", "role": "assistant"}])
+    columns = {"messages": [called], "prompt": ["Hi"], "chosen": [chosen], "rejected": ["Go"]}
+    pd.DataFrame(columns).to_csv(tmp_path / "a.csv", index=False)
+    [row] = read(tmp_path / "a.csv")  # a column that nobody reads may hold anything
+    assert row.values["messages"] == called
+    with pytest.raises(RowProblem, match=r"'chosen' is messages that pandas wrote from an array, .*; expected text or"):
+        pairs.parse_row(row.values, Pairs(path="a.csv"))
+
+
 def test_broken_rows_of_a_csv_name_row_and_field(tmp_path):
     content = b'a,b\n1,2,3\n"x\ny",2\n1,\xff\n"1"2,3\n7,8\n"open,9\n'
     text = message(write(tmp_path / "a.csv", content))
@@ -233,15 +250,13 @@ LONE = b'{"chosen": "a \\ud83d b", "rejected": "c"}\n{"chosen": "\\ud83d\\ude00"
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
 def test_lone_surrogates_are_replaced_and_their_rows_counted(tmp_path, name):
     """Half a character came into the corpus, and the tokenizer ended the training."""
-    content = LONE if name != "a.csv" else b'messages\n"[{""role"": ""user"", ""content"": ""\\ud83d""}]"\n'
+    content, number, expected = LONE, 1, {"chosen": "a \ufffd b", "rejected": "c"}
+    if name == "a.csv":
+        content, number = b'messages\n"[{""role"": ""user"", ""content"": ""\\ud83d""}]"\n', 2
+        expected = {"messages": [{"role": "user", "content": "\ufffd"}]}
     bad = BadRows(name)
-    first = next(iter(read_rows(str(write(tmp_path / name, content)), bad))).values
-    assert first == (
-        {"messages": [{"role": "user", "content": "\ufffd"}]}
-        if name == "a.csv"
-        else {"chosen": "a \ufffd b", "rejected": "c"}
-    )
-    assert bad.repaired == [(str(tmp_path / name), 2 if name == "a.csv" else 1)]
+    assert next(iter(read_rows(str(write(tmp_path / name, content)), bad))).values == expected
+    assert bad.repaired == [(str(tmp_path / name), number)]
     assert bad.count == 0
 
 

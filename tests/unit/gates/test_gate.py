@@ -54,6 +54,12 @@ def runs(tmp_path: Path, *sides: tuple[list[int], list[int]]) -> list[str]:
     return [str(write_run(tmp_path / "runs" / f"run{i}", *side)) for i, side in enumerate(sides)]
 
 
+def compared(tmp_path: Path, suite: str, *sides: tuple[list[int], list[int]]) -> list[verdicts.CheckVerdict]:
+    """The verdicts on the second of two runs, compared with the first."""
+    first, second = runs(tmp_path, *sides)
+    return judge(suite, second, first).verdicts
+
+
 def store(directory: str, metric: str, **estimate: object) -> None:
     """Write a stored estimate of the run's policy."""
     path = Path(directory) / "result.json"
@@ -88,9 +94,7 @@ def test_a_significant_fall_is_a_regression_and_is_not_registered(tmp_path, suit
 
 def test_more_verbose_replies_are_worse_though_the_number_rises(tmp_path, suite):
     # exact McNemar: 9 prompts only the second, 0 only the first: p = 2/2⁹ = .0039, twice that after Holm
-    first, second = runs(tmp_path, (GOOD, [0] * 20), (GOOD, [1] * 9 + [0] * 11))
-    decision = judge(suite, second, first)
-    verbose = decision.verdicts[1]
+    verbose = compared(tmp_path, suite, (GOOD, [0] * 20), (GOOD, [1] * 9 + [0] * 11))[1]
     assert verbose.state == "regression" and verbose.gain.difference.mean == pytest.approx(-0.45)
     assert verbose.p_worse == pytest.approx(2 * 2 / 2**9)  # with the other check, whose p is 1
     assert "+0.45" in table._difference(verbose)
@@ -108,18 +112,18 @@ def test_too_few_prompts_are_undecided_and_said(tmp_path, suite):
     assert not judge(suite, second, first).passed
 
 
-def test_within_the_margin_is_not_worse(tmp_path, suite):
-    # 200 prompts, 2 only the first and 2 only the second: the interval of the difference is 0 ±.02, above −.05
-    worse = [0, 0, 1, 1, *GOOD[4:]]
-    first, second = runs(tmp_path, (GOOD, TERSE), (worse, TERSE))
-    metadata = judge(suite, second, first).verdicts[0]
-    assert metadata.state == "pass" and metadata.words.startswith("not worse by 0.05")
-
-
-def test_without_a_margin_a_pass_says_what_would_have_been_found(tmp_path, suite):
-    first, second = runs(tmp_path, (GOOD, [1, 0] + [0] * 18), (GOOD, [0, 1] + [0] * 18))
-    verbose = judge(suite, second, first).verdicts[1]
-    assert verbose.state == "pass" and "would have been detected with 80 % power" in verbose.words
+@pytest.mark.parametrize(
+    ("before", "now", "check", "words"),
+    [
+        # 200 prompts, 2 only the first and 2 only the second: the interval of the difference is 0 ±.02, above −.05
+        ((GOOD, TERSE), ([0, 0, 1, 1, *GOOD[4:]], TERSE), 0, "not worse by 0.05"),
+        # without a margin, a pass says what would have been found
+        ((GOOD, [1, 0] + [0] * 18), (GOOD, [0, 1] + [0] * 18), 1, "would have been detected with 80 % power"),
+    ],
+)
+def test_a_pass_says_what_it_shows(tmp_path, suite, before, now, check, words):
+    verdict = compared(tmp_path, suite, before, now)[check]
+    assert verdict.state == "pass" and words in verdict.words
 
 
 def test_a_bound_is_broken_by_the_mean(tmp_path, suite):

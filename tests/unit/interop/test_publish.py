@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
@@ -24,12 +21,11 @@ from rlhf_lab.cli.publish import publish_command
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
 from rlhf_lab.core.files import read_json
-from rlhf_lab.interop.publishing import card, hub, model_files, provenance, refusals, same_model
+from rlhf_lab.interop.publishing import card, model_files, provenance, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks, without_local_paths
-from rlhf_lab.interop.publishing.publish import PublishRequest, publish
+from rlhf_lab.interop.publishing.publish import PublishRequest, publish, send
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.stages.execute import execute
-from rlhf_lab.stages.reuse import check_source
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16")
@@ -347,20 +343,6 @@ def test_a_typed_key_is_in_no_file_of_a_run(sft: Path) -> None:
     assert yaml.safe_load((sft / "config.yaml").read_text())["question"] == "\u2026"
 
 
-def test_a_changed_model_does_not_pass_without_its_seal(sft: Path, tmp_path: Path) -> None:
-    """The model's bits are flipped and the list of their digests is deleted; a later stage asks `check_source`."""
-    copy = tmp_path / sft.name
-    shutil.copytree(sft, copy)
-    check_source(copy / "model")
-    weights = copy / "model" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 0x40
-    weights.write_bytes(content)
-    (copy / seal.NAME).unlink()
-    with pytest.raises(ArtifactError, match="SHA256SUMS, written at completion, is missing"):
-        check_source(copy / "model")
-
-
 def test_paths_are_shortened_and_addresses_are_not() -> None:
     text = "needs.policy=/data/models/mine, ~/x/y, file:///a/b/c at https://huggingface.co/owner/name, docs/a.md or a/b"
     expected = "needs.policy=…/mine, …/y, …/c at https://huggingface.co/owner/name, docs/a.md or a/b"
@@ -368,10 +350,16 @@ def test_paths_are_shortened_and_addresses_are_not() -> None:
 
 
 def stub(*, private: bool) -> Any:
-    """The hub's client with the real one's signatures."""
+    """The hub's client with the real one's signatures. It keeps the files of an upload, which are removed after it."""
     api = create_autospec(HfApi, instance=True)
     api.create_repo.return_value = "https://hub.example/someone/model"
     api.repo_info.return_value.private = private
+    api.sent = {}
+
+    def upload(*, folder_path: str, **_: Any) -> None:
+        api.sent |= {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
+
+    api.upload_folder.side_effect = upload
     return api
 
 
@@ -384,77 +372,22 @@ def test_nothing_is_sent_to_a_public_repository_unasked(sft: Path) -> None:
     assert api.create_repo.call_args.kwargs["private"] is False
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as one publication asks for: every file comes within the commit."""
-
-    asked: ClassVar[list[str]] = []
-    files: ClassVar[dict[str, bytes]] = {}
-    is_private: ClassVar[list[bool]] = []
-    summaries: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(f"GET {self.path}")
-        is_tree = "/tree/" in self.path
-        info = {"id": "someone/model", "private": self.is_private[0], "sha": "a" * 40, "siblings": []}
-        self._answer([] if is_tree else info)
-
-    def do_POST(self) -> None:
-        self.asked.append(f"POST {self.path}")
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/api/repos/create":
-            requested = json.loads(body)  # clients before 2.0 of huggingface_hub say `private`
-            self.is_private.append(requested.get("private", requested.get("visibility") == "private"))
-            self._answer({"url": f"http://{self.headers['Host']}/someone/model", "name": "someone/model"})
-        elif self.path == "/api/validate-yaml":  # the card's front matter
-            self._answer({"errors": [], "warnings": []})
-        elif "/preupload/" in self.path:
-            paths = [file["path"] for file in json.loads(body)["files"]]
-            self._answer({"files": [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]})
-        else:
-            for line in map(json.loads, body.splitlines()):
-                if line["key"] == "header":
-                    self.summaries.append(line["value"]["summary"])
-                if line["key"] == "file":
-                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            url = f"http://{self.headers['Host']}/someone/model/commit/{'b' * 40}"
-            self._answer({"success": True, "commitUrl": url, "commitOid": "b" * 40, "hookOutput": ""})
-
-    def _answer(self, values: Any) -> None:
-        body = json.dumps(values).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
-def test_the_real_client_sends_one_commit(sft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # of this server nothing leaves the machine
-    server = HTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        api = HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_of_a_test")
-        address = publish(PublishRequest(str(sft), "hub:someone/model"), api=api)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    assert Hub.is_private == [True] and address.endswith("/someone/model")
-    assert sum("/commit/" in requested for requested in Hub.asked) == 1
-    assert Hub.files["model.safetensors"] == (sft / "model" / "model.safetensors").read_bytes()
-    assert SHA in Hub.files["README.md"].decode() and SHA in Hub.summaries[0]
-    assert {"config.json", "tokenizer.json"} <= Hub.files.keys()
+def test_a_private_repository_gets_the_model_and_its_card_in_one_commit(sft: Path) -> None:
+    api = stub(private=True)
+    assert publish(PublishRequest(str(sft), "hub:someone/model"), api=api) == "https://hub.example/someone/model"
+    assert api.create_repo.call_args.kwargs["private"] is True
+    (upload,) = api.upload_folder.call_args_list
+    assert upload.kwargs["repo_id"] == "someone/model" and SHA in upload.kwargs["commit_message"]
+    assert "*.safetensors" in upload.kwargs["delete_patterns"]  # files of an earlier publication
+    assert api.sent["model.safetensors"] == (sft / "model" / "model.safetensors").read_bytes()
+    assert SHA in api.sent["README.md"].decode() and {"config.json", "tokenizer.json"} <= api.sent.keys()
 
 
 def test_a_hub_that_refuses_is_explained(tmp_path: Path) -> None:
     api = stub(private=True)
     api.create_repo.side_effect = OSError("401 Client Error: Unauthorized")
     with pytest.raises(LabError, match=r"401.*hf auth login"):
-        hub.send(tmp_path, "someone/model", public=False, message="m", api=api)
+        send(tmp_path, "someone/model", public=False, message="m", api=api)
 
 
 @pytest.mark.parametrize(

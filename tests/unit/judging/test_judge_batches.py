@@ -255,7 +255,7 @@ def test_kill_9_of_the_client(server, kind, tmp_path, position):
     server.batches["batch_0"].looks_left = 2
 
     store = Store(tmp_path / "judges.sqlite")
-    assert store.ledger().open_usd > 0  # the batch continues without its process
+    assert store.ledger("run").open_usd > 0  # the batch continues without its process
     store.close()
     client = connect(server.url, kind, tmp_path, batches=True)
     responses = client.complete_many(questions(6))

@@ -135,16 +135,6 @@ def test_a_storm_meets_one_attempt_at_a_time(server, kind, tmp_path):
     assert_ledger_is_the_servers(client, server, kind)
 
 
-def test_a_storm_that_does_not_end_is_not_hammered(server, kind, tmp_path):
-    client = connect(server.url, kind, tmp_path, parallel=16, retries=3)
-    server.always = lambda asked: status(529)
-    with pytest.raises(JudgeUnavailable, match="does not answer"):
-        client.complete_many([question(i) for i in range(100)])
-    # a wave of 16, then single attempts: each of the threads may fail once more before one of them gives up
-    assert len(server.asked) <= 16 * 4
-    assert client.ledger.counted_usd == 0
-
-
 @pytest.mark.parametrize("fault", [lambda: hang(1.0), reset, malformed, lambda: malformed(b'"hello"')])
 def test_an_attempt_whose_answer_never_came_is_counted_as_lost(server, kind, tmp_path, fault):
     """It may have been charged. A service that keeps no keys charges the repetition too; the budget covers both."""
@@ -213,12 +203,6 @@ def test_a_redirect_is_not_followed_with_the_key(server, kind, tmp_path):
         with pytest.raises(JudgeUnavailable, match="307"):
             connect(server.url, kind, tmp_path).complete_many([question(0)])
         assert other.asked == [] and other.keys == []
-
-
-def test_a_service_that_asks_for_hours_is_not_waited_for(server, kind, tmp_path):
-    server.always = lambda asked: status(429, "daily limit", retry_after="7200")
-    with pytest.raises(JudgeUnavailable, match=r"asks to wait 7200 s: .*daily limit"):
-        connect(server.url, kind, tmp_path).complete_many([question(0)])
 
 
 def test_a_service_that_is_down_and_back(server, kind, tmp_path):
@@ -297,29 +281,6 @@ def test_half_a_character_in_a_question_does_not_stop_it(server, kind, tmp_path)
     assert all(completion.stored for completion in client.complete_many(requests))
 
 
-def test_a_server_that_counts_nothing_costs_what_was_reserved(server, tmp_path, capsys):
-    respond = server.respond
-    server.respond = lambda asked, batch=False: (respond(asked)[0], respond(asked)[1] | {"usage": None})
-    client = connect(server.url, "openai_compatible", tmp_path, input_usd=1.0, output_usd=2.0)
-    responses = client.complete_many([question(0), question(1)])
-    at_most = client.channel.question(question(0)).reserve_usd
-    assert [completion.cost_usd for completion in responses] == [at_most] * 2 and at_most > 64 * 2e-6
-    printed = " ".join(capsys.readouterr().out.split())
-    assert printed.count("reports no tokens. This answer and later ones are counted as the maximum") == 1
-
-
-def test_a_server_that_reports_no_tokens_does_not_widen_the_budget(server, kind, tmp_path, monkeypatch, capsys):
-    """0 tokens cost nothing: without a check of them, a budget of 3 requests once paid for all 20."""
-    monkeypatch.setattr(judge_server, "COUNTED", 0)
-    each = connect(server.url, kind, tmp_path).channel.question(question(10)).reserve_usd
-    client = connect(server.url, kind, tmp_path, budget_usd=3.5 * each, parallel=1)
-    with pytest.raises(BudgetExceeded):
-        client.complete_many([question(i) for i in range(10, 30)])
-    assert server.billed_requests == 3
-    assert client.ledger.spent_usd == pytest.approx(3 * each)
-    assert " ".join(capsys.readouterr().out.split()).count("Compare the ledger with the service's bill") == 1
-
-
 @pytest.mark.parametrize(
     "usage, stop, is_believed",
     [
@@ -328,6 +289,7 @@ def test_a_server_that_reports_no_tokens_does_not_widen_the_budget(server, kind,
         (Usage(input_tokens=100, output_tokens=1), "end", False),
         (Usage(input_tokens=1, output_tokens=50), "end", False),
         (Usage(input_tokens=100), "refused", True),  # the words may be the service's own
+        (None, "end", False),
     ],
 )
 def test_fewer_tokens_than_the_texts_can_have_are_not_believed(usage, stop, is_believed, kind, tmp_path):
@@ -339,31 +301,6 @@ def test_fewer_tokens_than_the_texts_can_have_are_not_believed(usage, stop, is_b
 
 
 # --- budget
-
-
-def test_the_budget_is_never_exceeded_with_32_threads(server, kind, tmp_path):
-    patience = {"parallel": 32, "request_timeout_s": 3600.0}  # a busy machine loses no answer, which would be counted
-    server.answer = lambda asked: Said("x" * 256)  # all that it may say: the reservation is as tight as it gets
-    each = connect(server.url, kind, tmp_path).channel.question(question(100)).reserve_usd
-    budget = 20 * each
-    client = connect(server.url, kind, tmp_path, budget_usd=budget, **patience)
-    seen = []
-    start = client.channel.store.start
-
-    def watched(*args):
-        attempt = start(*args)
-        seen.append(client.channel.store.counted_usd("run"))
-        return attempt
-
-    client.channel.store.start = watched
-    with pytest.raises(BudgetExceeded, match=r"judge.budget_usd=.* does not cover the next request"):
-        client.complete_many([question(i) for i in range(100, 400)])
-    assert max(seen) <= budget
-    assert server.billed_usd(PRICES[kind]) <= budget
-    # what was reserved and not used goes to further requests: more than 20 are answered
-    assert server.billed_requests > 20
-    assert client.ledger.spent_usd + each > budget
-    assert_ledger_is_the_servers(client, server, kind)
 
 
 def test_waiting_for_another_process_is_said(server, kind, tmp_path, monkeypatch):
@@ -388,15 +325,6 @@ def test_waiting_for_another_process_is_said(server, kind, tmp_path, monkeypatch
     assert client.complete_many([question(0)])[0].text == "an answer to question 0"
     assert client.ledger.lost == 1
     assert len(output_text) == 1 and "another process is sending the same request" in output_text[0]
-
-
-def test_lost_attempts_count_against_the_budget(server, kind, tmp_path):
-    each = connect(server.url, kind, tmp_path).channel.question(question(0)).reserve_usd
-    client = connect(server.url, kind, tmp_path, budget_usd=2.5 * each, parallel=1, retries=5)
-    server.always = lambda asked: reset()
-    with pytest.raises(BudgetExceeded, match="2 requests whose answer never arrived"):
-        client.complete_many([question(0)])
-    assert server.billed_requests == 2
 
 
 def test_the_budget_is_of_the_account_over_all_its_restarts(server, kind, tmp_path):
@@ -455,7 +383,7 @@ def test_replies_keep_what_was_asked(server, kind, tmp_path):
     row = sqlite3.connect(tmp_path / "judges.sqlite").execute("SELECT request, identity, text FROM replies").fetchone()
     assert json.loads(row[0])["messages"] == [{"role": "user", "content": "question 0"}]
     assert json.loads(row[1])["kind"] == kind
-    assert Store(tmp_path / "judges.sqlite").ledger().requests == 1
+    assert Store(tmp_path / "judges.sqlite").ledger("run").requests == 1
 
 
 def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypatch):
@@ -474,7 +402,8 @@ def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypa
         judge_of(run)
 
 
-@pytest.mark.parametrize("factor", [50, -1, 10**30])  # the last has more digits than SQLite holds; once a traceback
+# counts of 0 once made a budget of 3 requests pay for 20; 10³⁰ has more digits than SQLite holds, once a traceback
+@pytest.mark.parametrize("factor", [0, 50, -1, 10**30])
 def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
     factor, server, kind, tmp_path, monkeypatch, capsys
 ):
@@ -489,5 +418,5 @@ def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
     assert all(tokens >= 0 for tokens in astuple(client.ledger.usage))
     client.complete_many([question(1)])
     printed = " ".join(capsys.readouterr().out.split())
-    if factor == 50 or (factor < 0 and kind == "anthropic"):  # counts below zero are none to OpenAI's backend
+    if factor in (0, 50) or (factor < 0 and kind == "anthropic"):  # counts below zero are none to OpenAI's backend
         assert printed.count("Compare the ledger with the service's bill") == 1

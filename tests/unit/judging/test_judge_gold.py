@@ -35,7 +35,7 @@ def test_a_judge_is_gold_by_its_rubric(files):
     stage = planned("grpo", *on_pairs(files), *SERVED, f"needs.judge={rubric}")
     assert is_requested(stage.config) and gold_rubric(stage.config) == str(rubric)
     assert "judge" not in stage.sources() and not any(copy.name.startswith("gold") for copy in copies(stage))
-    assert "rlhf_lab/packs/judging/rewards/gold.py:by_judge" in stage.code
+    assert "rlhf_lab/packs/judging/rewards/judge.py:by_judge" in stage.code
     shipped = planned("grpo", *on_pairs(files), *SERVED, "needs.judge=assistant")
     other = planned("grpo", *on_pairs(files), "judge=openai_compatible", "judge.model=n", "needs.judge=assistant")
     without = planned("grpo", *on_pairs(files), *SERVED)

@@ -44,6 +44,10 @@ def model(tmp_path_factory):
     return chat_model(tmp_path_factory.mktemp("chatml"), CHATML)
 
 
+def built(path, tmp_path) -> LocalBackend:
+    return build(LocalModel(path=str(path)), JudgeContext("run", tmp_path))
+
+
 def ask(number: int, **fields) -> CompletionRequest:
     values = {"system": "Judge.", "max_tokens": 12} | fields
     return CompletionRequest(({"role": "user", "content": f"which reply is better {number}"},), **values)
@@ -71,15 +75,11 @@ def test_limits_of_each_request_hold(model, tmp_path):
 
 def test_instructions_reach_models_of_each_kind(tmp_path):
     """In a separate turn, before the question if the template has none, and in a simple transcript."""
-    chatml = build(LocalModel(path=str(chat_model(tmp_path / "a", CHATML))), JudgeContext("run", tmp_path))
-    refuses = build(LocalModel(path=str(chat_model(tmp_path / "b", WITHOUT_SYSTEM))), JudgeContext("run", tmp_path))
-    simple = build(
-        LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), JudgeContext("r", tmp_path)
-    )
-    written = {
-        backend: backend.encoder.decode(backend._prompt(ask(0), ask(0).messages))
-        for backend in (chatml, refuses, simple)
-    }
+    chatml = built(chat_model(tmp_path / "a", CHATML), tmp_path)
+    refuses = built(chat_model(tmp_path / "b", WITHOUT_SYSTEM), tmp_path)
+    simple = built(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"), tmp_path)
+    backends = (chatml, refuses, simple)
+    written = {backend: backend.encoder.decode(backend._prompt(ask(0), ask(0).messages)) for backend in backends}
     assert "system\nJudge." in written[chatml]
     assert "user\nJudge.\n\nwhich reply is better 0" in written[refuses]
     assert "System: Judge.\n\nHuman: which reply is better 0\n\nAssistant:" in written[simple]
@@ -100,6 +100,7 @@ TOOLS = "{{ tools | tojson if tools }}" + CHATML.replace(
     "{{ m['content'] }}{% for call in m['tool_calls'] %}[CALL]{{ call['function'] | tojson }}{% endfor %}",
 )
 SEARCH = text_tool("search", "Looks a city up.", {"city": "its name"}, lambda city: "709,000")
+RESULT = {"role": "tool", "content": "709,000", "tool_call_id": "call00000", "name": "search"}
 OSLO = '[CALL]{"name": "search", "arguments": {"city": "Oslo"}}'
 
 
@@ -123,36 +124,30 @@ def says(backend: LocalBackend, policy, monkeypatch) -> list[str]:
 
 def test_a_conversation_with_calls(tmp_path, monkeypatch):
     """The call is read although its marker is a special token, and shown again as the model wrote it."""
-    backend = build(LocalModel(path=str(tools_model(tmp_path / "m"))), JudgeContext("run", tmp_path))
+    backend = built(tools_model(tmp_path / "m"), tmp_path)
     shown = says(backend, lambda prompt: "709,000 people" if "709,000" in prompt else f"look {OSLO}", monkeypatch)
     first = backend.complete_many([ask(0, tools=(SEARCH.definition,))])[0]
     assert (first.text, first.stop) == ("look", "end")
     assert first.tool_calls == (function_call("search", {"city": "Oslo"}, "call00000"),)
     messages = ({"role": "user", "content": "x"}, first.message)
-    result = {"role": "tool", "content": "709,000", "tool_call_id": "call00000", "name": "search"}
-    second = backend.complete_many([CompletionRequest((*messages, result), tools=(SEARCH.definition,))])[0]
+    second = backend.complete_many([CompletionRequest((*messages, RESULT), tools=(SEARCH.definition,))])[0]
     assert (second.text, second.tool_calls) == ("709,000 people", ())
     assert "Looks a city up." in shown[0]
     assert f"assistant\nlook{OSLO}<|im_end|>" in shown[1] and "tool\n709,000<|im_end|>" in shown[1]
     # the next call of a conversation has the next number
-    third = backend.complete_many(
-        [CompletionRequest((*messages, {"role": "user", "content": "y"}), tools=(SEARCH.definition,))]
-    )
+    more = (*messages, {"role": "user", "content": "y"})
+    third = backend.complete_many([CompletionRequest(more, tools=(SEARCH.definition,))])
     assert third[0].tool_calls[0]["id"] == "call00001"
 
 
 def test_a_plain_transcript_shows_calls_without_ids(tmp_path, monkeypatch):
-    backend = build(
-        LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path))), JudgeContext("r", tmp_path)
-    )
+    backend = built(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path), tmp_path)
     call = function_call("search", {"city": "Oslo"})
     shown = says(backend, lambda prompt: f" \n\nCalls: {json.dumps([call])}", monkeypatch)
     response = backend.complete_many([ask(0, tools=(SEARCH.definition,))])[0]
     assert response.tool_calls == ({"id": "call00000", **call},)
-    result = {"role": "tool", "content": "709,000", "tool_call_id": "call00000", "name": "search"}
-    backend.complete_many(
-        [CompletionRequest(({"role": "user", "content": "x"}, response.message, result), tools=(SEARCH.definition,))]
-    )
+    messages = ({"role": "user", "content": "x"}, response.message, RESULT)
+    backend.complete_many([CompletionRequest(messages, tools=(SEARCH.definition,))])
     assert "\n\nTools: [" in shown[0]
     # the turn ends as it did in the first conversation
     assert f'\n\nCalls: {json.dumps([call])}<|endoftext|>\n\nTool: {{"name": "search"}}\n709,000' in shown[1]
@@ -160,7 +155,7 @@ def test_a_plain_transcript_shows_calls_without_ids(tmp_path, monkeypatch):
 
 
 def test_whose_models_know_tools(model, tmp_path):
-    knows = build(LocalModel(path=str(tools_model(tmp_path / "m"))), JudgeContext("run", tmp_path))
+    knows = built(tools_model(tmp_path / "m"), tmp_path)
     assert takes_tools(knows)
     assert not takes_tools(judge(model, tmp_path))
     assert not takes_tools(judge(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "p"), tmp_path))

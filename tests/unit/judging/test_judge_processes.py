@@ -5,15 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from judge_server import (
-    PRICES,
-    assert_ledger_is_the_servers,
-    connect,
-    hang,
-    question,
-    start_client,
-    wait_until,
-)
+from judge_server import PRICES, assert_ledger_is_the_servers, connect, hang, question, start_client, wait_until
 
 pytestmark = pytest.mark.slow
 

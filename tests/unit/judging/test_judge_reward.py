@@ -18,7 +18,6 @@ from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated, is_requested
-from rlhf_lab.packs.judging.judges.references import reference_text
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.judges.rubric import load_rubric
 from rlhf_lab.packs.judging.rewards.judge import ComparisonReward, GradeReward, scored
@@ -289,10 +288,3 @@ def test_a_judge_who_reads_the_truth_grades_no_other_pairs():
         checked("grade_pairs", "data=pairs", "data.path=x.jsonl")
     with pytest.raises(ConfigError, match=r"stage grade_pairs \(needs\.grades\): judge=simulated needs a true reward"):
         planned("rubric_rm", "data=pairs", "data.path=x.jsonl", "+needs.grades=grade_pairs")
-
-
-@pytest.mark.parametrize(
-    ("cell", "text"), [(4, "4"), (" 4", " 4"), ("", None), (" \n", None), (None, None), (math.nan, None)]
-)
-def test_an_empty_cell_is_no_reference(cell, text):
-    assert reference_text(cell) == text

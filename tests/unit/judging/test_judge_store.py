@@ -16,8 +16,14 @@ from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
 from rlhf_lab.packs.judging.judges.client import JudgeClient
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.ledger import AlreadyRequested, LedgerAttempt, OverBudget, PendingRequest
-from rlhf_lab.packs.judging.judges.owners import is_gone, this_process
+from rlhf_lab.packs.judging.judges.ledger import (
+    AlreadyRequested,
+    LedgerAttempt,
+    OverBudget,
+    PendingRequest,
+    is_gone,
+    this_process,
+)
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
 from rlhf_lab.packs.judging.judges.store import Store
 

@@ -8,16 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from judge_server import (
-    PRICES,
-    Said,
-    assert_ledger_is_the_servers,
-    connect,
-    hang,
-    in_turn,
-    start_client,
-    wait_until,
-)
+from judge_server import PRICES, Said, assert_ledger_is_the_servers, connect, hang, in_turn, start_client, wait_until
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message
@@ -25,9 +16,8 @@ from rlhf_lab.core.tools import MALFORMED, call_tool, function_call, text_tool
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.judging.judges.backends.settings import Simulated
 from rlhf_lab.packs.judging.judges.backends.simulated import SimulatedBackend
-from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import estimate, takes_tools
-from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage, with_call_ids
 from rlhf_lab.packs.judging.judges.store import Store
 
 POPULATION = {"Oslo": "709,000", "Bergen": "291,000"}
@@ -318,44 +308,16 @@ def test_kill_9_in_the_second_round(server, kind, tmp_path):
     assert_ledger_is_the_servers(connect(server.url, kind, tmp_path), server, kind)
 
 
-VERSION_1 = """
-CREATE TABLE store (id TEXT NOT NULL);
-CREATE TABLE accounts (account TEXT PRIMARY KEY, counted_usd REAL NOT NULL);
-CREATE TABLE replies (
-    digest TEXT PRIMARY KEY, text TEXT NOT NULL, stop TEXT NOT NULL,
-    input_tokens INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL, cache_read_tokens INTEGER NOT NULL,
-    output_tokens INTEGER NOT NULL,
-    cost_usd REAL NOT NULL, model TEXT NOT NULL, identity TEXT NOT NULL, request TEXT NOT NULL, time REAL NOT NULL
-);
-CREATE TABLE attempts (
-    id INTEGER PRIMARY KEY, digest TEXT NOT NULL, account TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL,
-    model TEXT NOT NULL, bytes INTEGER NOT NULL, reserved_usd REAL NOT NULL, cost_usd REAL NOT NULL DEFAULT 0,
-    input_tokens INTEGER NOT NULL DEFAULT 0, cache_write_tokens INTEGER NOT NULL DEFAULT 0,
-    cache_read_tokens INTEGER NOT NULL DEFAULT 0, output_tokens INTEGER NOT NULL DEFAULT 0,
-    price TEXT NOT NULL, batch TEXT, request TEXT, status INTEGER NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '',
-    began REAL NOT NULL, ended REAL
-);
-CREATE INDEX attempts_of_digest ON attempts (digest, state);
-CREATE INDEX attempts_of_batch ON attempts (batch) WHERE batch IS NOT NULL;
-CREATE INDEX attempts_under_way ON attempts (owner) WHERE state = 'sent';
-CREATE TABLE batches (
-    name TEXT PRIMARY KEY, account TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL, remote TEXT,
-    identity TEXT NOT NULL, items INTEGER NOT NULL, why TEXT NOT NULL DEFAULT '', began REAL NOT NULL, ended REAL
-);
-PRAGMA application_id = 1919707697;
-PRAGMA user_version = 1;
-INSERT INTO store VALUES ('0123');
-"""
-"""The tables of 0.10, before there were tools."""
-
-
 def test_a_store_of_before_tools(server, kind, tmp_path):
     """Its completions stay valid, and it takes calls."""
     client = connect(server.url, kind, tmp_path / "other")
     simple = request(tools=())
     file = tmp_path / "judges.sqlite"
-    with sqlite3.connect(file) as db:
-        db.executescript(VERSION_1)
+    Store(file).close()
+    with sqlite3.connect(file) as db:  # the tables of 0.10
+        for column in ("tool_calls", "latency_s", "blocks"):
+            db.execute(f"ALTER TABLE replies DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 1")
         values = [client.channel.question(simple).digest, "paid long ago", "end", 7, 0, 0, 3, 0.5, "m", "{}", "{}", 1.0]
         db.execute(f"INSERT INTO replies VALUES ({', '.join('?' * len(values))})", values)
     server.answer = in_turn(Said(calls=[OSLO]), Said("709,000 people."))

@@ -1,4 +1,4 @@
-"""`backends.transport`: what a judge service may take of time and memory, with the real SDKs."""
+"""`backends.transport` and `backends.sdk`: time and memory of an exchange, and what each error means."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import gzip
 import itertools
 
 import pytest
-from judge_server import Fault, connect, question, status
+from judge_server import MODELS, Fault, connect, question, status
 from raw_server import RawServer
 
 from rlhf_lab.core import http_client
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.http_client import Exchange, ExchangeLimits
 from rlhf_lab.packs.judging.judges.backends import transport
+from rlhf_lab.packs.judging.judges.backends.anthropic import AnthropicBackend
+from rlhf_lab.packs.judging.judges.backends.openai_compatible import OpenAIBackend
+from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
+from rlhf_lab.packs.judging.judges.backends.settings import Anthropic, OpenAICompatible
+from rlhf_lab.packs.judging.judges.service import ServiceError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -89,3 +94,54 @@ def test_a_wait_that_is_none_is_not_waited_for(date, server, kind, tmp_path):
     client = connect(server.url, kind, tmp_path)
     assert client.complete_many([question(0)])[0].text == "an answer to question 0"
     assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "code, fate, passing, overloaded",
+    [
+        (400, "refused", False, False),
+        (401, "refused", False, False),
+        (404, "refused", False, False),
+        (408, "lost", True, False),
+        (409, "lost", True, False),
+        (429, "refused", True, True),
+        (500, "refused", True, False),
+        (502, "lost", True, False),
+        (503, "refused", True, True),
+        (504, "lost", True, False),
+        (529, "refused", True, True),
+    ],
+)
+def test_each_status(server, kind, code, fate, passing, overloaded, tmp_path):
+    server.always = lambda asked: status(code, "a reason", retry_after="3")
+    with pytest.raises(ServiceError) as caught:
+        connect(server.url, kind, tmp_path).channel.backend.send(question(0), "a key")
+    error = caught.value
+    assert (error.fate, error.passing, error.overloaded) == (fate, passing, overloaded)
+    assert (error.status, error.retry_after_s) == (code, 3.0)
+    assert error.message.startswith(f"{code} a reason")
+
+
+def test_an_error_that_is_a_page(server, kind, tmp_path):
+    """Gateways answer in HTML; the message is short, and on one line."""
+    fault = status(502)
+    fault.body, fault.headers = b"<html>\n" + b"<p>bad gateway</p>\n" * 100, {"Content-Type": "text/html"}
+    server.always = lambda asked: fault
+    with pytest.raises(ServiceError) as caught:
+        connect(server.url, kind, tmp_path).channel.backend.send(question(0), "a key")
+    assert "502" in caught.value.message and "\n" not in caught.value.message
+    assert len(caught.value.message) <= 300
+
+
+BACKENDS = {"anthropic": (AnthropicBackend, Anthropic), "openai_compatible": (OpenAIBackend, OpenAICompatible)}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_clients_leave_retries_to_the_ledger(kind):
+    backend_class, settings_class = BACKENDS[kind]
+    backend = backend_class(settings_class(model=MODELS[kind], request_timeout_s=7.0), sends=False)
+    assert isinstance(backend, SdkBackend)
+    assert backend.identity == {"kind": kind, **backend.settings.identity()}
+    assert backend.client.max_retries == backend.batch_client.max_retries == 0
+    # a batch is one large file, so it may take longer than an answer
+    assert backend.client.timeout == 7.0 and backend.batch_client.timeout == 1800.0

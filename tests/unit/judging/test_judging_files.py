@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_judge import FakeJudge, says
-from scipy import stats
+from synthetic_judgements import write_rows
 
 from rlhf_lab.core.errors import ConfigError, DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
@@ -16,7 +16,6 @@ from rlhf_lab.packs.judging.judges.command import read_words, run
 from rlhf_lab.packs.judging.judges.judgement import Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import (
     Metered,
-    grade_items,
     judge_items,
     number_items,
     summarise,
@@ -65,12 +64,6 @@ def test_alpaca_evals_model_outputs(tmp_path):
         read_source(tmp_path / "wrong.json")
 
 
-def write(path, rows):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def run_folder(path, responses_of):
     """A run directory: policy → responses to "q0", "q1", …, two to each."""
     path.mkdir()
@@ -79,7 +72,7 @@ def run_folder(path, responses_of):
         for policy, responses in responses_of.items()
         for i, response in enumerate(responses)
     ]
-    return write(path / "evaluation.jsonl", rows).parent
+    return write_rows(path / "evaluation.jsonl", rows).parent
 
 
 # Reading
@@ -94,7 +87,7 @@ def test_rows_of_a_file_in_every_form(tmp_path):
         {"messages": [user, {"role": "assistant", "content": "four"}], "question_id": 81},
         {"prompt": [user], "response": {"role": "assistant", "content": "five"}},
     ]
-    source = read_source(write(tmp_path / "a.jsonl", rows))
+    source = read_source(write_rows(tmp_path / "a.jsonl", rows))
     assert {answer.prompt for answer in source.answers} == {HI}
     assert [answer.response for answer in source.answers] == ["one", "two", "three", "four", "five"]
     assert source.answers[1].metadata == {"answer": "2"} and source.answers[3].row_id == "81"
@@ -127,7 +120,7 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
 
 
 def test_files_have_no_policies(tmp_path):
-    files = [str(write(tmp_path / name, [said("p", name)])) for name in ("a.jsonl", "b.jsonl")]
+    files = [str(write_rows(tmp_path / name, [said("p", name)])) for name in ("a.jsonl", "b.jsonl")]
     with pytest.raises(ConfigError, match="policy selects a policy of a run directory, and the sources are files"):
         run([*files, "policy=SFT,DPO", "data=mini_hh"])
 
@@ -161,7 +154,7 @@ def test_nothing_to_read_is_said(tmp_path, make):
 def test_episodes_of_several_turns_are_refused(tmp_path):
     directory = run_folder(tmp_path / "run", {"SFT": ["a"]})
     rows = [{**row, "turns": 2} for row in read_jsonl(directory / "evaluation.jsonl")]
-    write(directory / "evaluation.jsonl", rows)
+    write_rows(directory / "evaluation.jsonl", rows)
     with pytest.raises(DataError, match="several turns"):
         read_source(directory)
 
@@ -170,7 +163,7 @@ def test_episodes_of_several_turns_are_refused(tmp_path):
 
 
 def sources(tmp_path, a, b):
-    return [read_source(write(tmp_path / name, rows)) for name, rows in (("a.jsonl", a), ("b.jsonl", b))]
+    return [read_source(write_rows(tmp_path / name, rows)) for name, rows in (("a.jsonl", a), ("b.jsonl", b))]
 
 
 def said(prompt, response, **columns):
@@ -271,7 +264,7 @@ def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
         return judging.directory
 
     # rows that another program wrote are not removed
-    foreign = write(tmp_path / "mine" / "judgements.jsonl", [{"id": "1"}])
+    foreign = write_rows(tmp_path / "mine" / "judgements.jsonl", [{"id": "1"}])
     with pytest.raises(ConfigError, match="mine contains a judgement of other responses"):
         directory_of(f"to={tmp_path / 'mine'}")
     assert read_jsonl(foreign) == [{"id": "1"}]
@@ -284,11 +277,7 @@ def test_a_judgement_with_a_reference_has_its_own_directory(tmp_path):
 
 def test_the_summary_by_hand(tmp_path):
     """Four comparisons: a win, a disagreement, an unscored one, equal responses. Wins 1, ½ and ½ of three scored."""
-    answers = {
-        "win": lambda first: "A" if first else "B",
-        "bias": lambda first: "A",
-        "refuse": lambda first: None,
-    }
+    answers = {"win": lambda first: "A" if first else "B", "bias": lambda first: "A", "refuse": lambda first: None}
 
     def answer(request):
         kind = next(kind for kind in answers if kind in request.about.prompt)
@@ -324,15 +313,6 @@ def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
     assert summarise([row])["first_shown"].mean == 0.5
 
 
-def test_wins_in_all_comparisons_are_not_certain():
-    vote = {"shown": "first", "winner": "first", "reason": "", "unscored": None}
-    judgement = {"votes": [vote, vote], "winner": "first", "score": 1.0, "first": "mine", "second": "other"}
-    estimate = summarise([{**judgement, "prompt_id": i} for i in range(8)])["win_rate"]
-    # Wilson's lower bound of 8 wins in 8: n/(n + z²).
-    assert estimate.mean == estimate.high == 1
-    assert estimate.low == pytest.approx(8 / (8 + stats.norm.ppf(0.975) ** 2))
-
-
 def test_grades_are_written_and_read_the_same_way(tmp_path):
     rubric = load_rubric()
     path = tmp_path / "grades.jsonl"
@@ -340,8 +320,8 @@ def test_grades_are_written_and_read_the_same_way(tmp_path):
 
     grades = says(reason="", **dict.fromkeys(rubric.names, 3))
     judge = FakeJudge(lambda request: Completion("no", "refused") if request.about.response == "r1" else grades)
-    rows = grade_items(judge, items, path, rubric, 512, 2)
-    assert read_jsonl(path) == rows == grade_items(judge, items, path, rubric, 512, 2)
+    rows = judge_items(judge, items, path, rubric, 512, 2, graded=True)
+    assert read_jsonl(path) == rows == judge_items(judge, items, path, rubric, 512, 2, graded=True)
     assert len(judge.asked) == 3
     assert rows[1]["honesty"] is None and rows[1]["unscored"] == "refused" and rows[0]["name"] == "P"
     summary = summarise_grades(rows, rubric)

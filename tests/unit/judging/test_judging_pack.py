@@ -13,7 +13,7 @@ from rlhf_lab.evaluations.suite.suite_file import read_suite
 from rlhf_lab.gates import scores, verdicts
 from rlhf_lab.packs.judging import PACK
 from rlhf_lab.packs.judging.answers import graded_pairs
-from rlhf_lab.packs.judging.grading import graded, settings
+from rlhf_lab.packs.judging.grading.settings import GradeStage
 from rlhf_lab.stages import code_digest
 from rlhf_lab.statistics.estimates import Estimate
 
@@ -24,13 +24,7 @@ def test_it_is_found_and_what_it_names_is_there():
     assert {"rlhf_lab.packs.judging.commands:judge_command", "rlhf_lab.packs.judging.answers:safety"} <= {*references}
     for reference in references:
         assert load(reference) is not None, reference
-
-
-def test_rows_of_grades_name_a_reply_by_its_place():
-    pairs = [SimpleNamespace(prompt="p", chosen="a", rejected="b")]
-    rows = list(graded.responses_of("train", pairs, [0]))
-    assert [(row.side, row.response) for row in rows] == [("chosen", "a"), ("rejected", "b")]
-    assert settings.GradeStage().evidence.answer in PACK.answers
+    assert GradeStage().evidence.answer in PACK.answers
 
 
 @pytest.mark.parametrize("name", ["world", "domain"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from synthetic_judgements import write_rows
 from synthetic_runs import POLICIES, write_run
 
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -16,18 +17,13 @@ from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.judging.commands import label_command
 from rlhf_lab.packs.judging.judges.sources import read_source as read_judge_source
 from rlhf_lab.packs.judging.labels import command as command
-from rlhf_lab.packs.judging.labels.agreement import agreement, calibration, left_chosen, pairwise_agreement, with_judge
-from rlhf_lab.packs.judging.labels.export import export
+from rlhf_lab.packs.judging.labels.agreement import calibration, left_chosen, pairwise_agreement, with_judge
+from rlhf_lab.packs.judging.labels.command import export
 from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem
 from rlhf_lab.packs.judging.labels.sources import read_source
 from rlhf_lab.packs.judging.labels.store import LabelStore, StoredLabel
 
 PROMPT = "\n\nHuman: hi\n\nAssistant:"
-
-
-def write_rows(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def judgement(number: int, **changes) -> dict:
@@ -212,14 +208,6 @@ def made(winners: str, said: str = "", scores: tuple[float, ...] = (), who: str 
     return labels
 
 
-def test_kappa_by_hand():
-    rated = agreement([FIRST] * 6 + [SECOND] * 4, [FIRST] * 5 + [SECOND] * 5, [str(k) for k in range(10)])
-    # 9 of 10 agree; by chance .6 · .5 + .4 · .5 = .5, so κ = (.9 − .5)/.5
-    assert rated.same.mean == pytest.approx(0.9) and rated.kappa.mean == pytest.approx(0.8)
-    always = agreement([FIRST, FIRST], [FIRST, FIRST], ["0", "1"])
-    assert always.same.mean == 1 and always.kappa.mean != always.kappa.mean  # NaN: chance alone gives it
-
-
 def test_kappa_with_the_labels_of_a_file_of_pairs():
     """Its chosen response is always the first; 36 of 40 labels agree, half of the pairs are turned: κ is near .8."""
     sides = ("chosen", "rejected")
@@ -248,8 +236,8 @@ def test_agreement_with_the_judge_and_between_annotators():
 
 def test_calibration_counts_a_tie_half_and_no_undecided_judge():
     bins = calibration(made("fstfs", scores=(1.0, 0.0, 0.95, 0.5, 0.7)))
-    assert [(level.confidence, level.agreement.n) for level in bins] == [(0.7, 1), (pytest.approx(0.983, abs=1e-3), 3)]
-    assert bins[0].agreement.mean == 0 and bins[1].agreement.mean == pytest.approx(2.5 / 3)
+    assert [(confidence, rate.n) for confidence, rate in bins] == [(0.7, 1), (pytest.approx(0.983, abs=1e-3), 3)]
+    assert bins[0][1].mean == 0 and bins[1][1].mean == pytest.approx(2.5 / 3)
 
 
 # Console command

@@ -13,11 +13,9 @@ from synthetic_judgements import judgement, league, write_rows
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.packs.judging.leaderboard.board import Board, build_board
+from rlhf_lab.packs.judging.leaderboard.board import STYLE, Board, build_board, style_differences
 from rlhf_lab.packs.judging.leaderboard.judgements import find_files, read_judgements, read_labels
-from rlhf_lab.packs.judging.leaderboard.report import leaderboard
-from rlhf_lab.packs.judging.leaderboard.style import STYLE, style_differences
-from rlhf_lab.packs.judging.leaderboard.view import board_view
+from rlhf_lab.packs.judging.leaderboard.report import board_view, leaderboard
 
 STRENGTHS = {"base": 0.0, "sft": 0.6, "dpo": 1.2}
 AB = ("A", "B")

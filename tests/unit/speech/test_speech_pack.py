@@ -13,8 +13,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.packs import load, packs
 from rlhf_lab.interop.publishing.card import _loading
-from rlhf_lab.memory.device import Device
-from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.devices import GIB, Device
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.memory.show import stage_lines
 from rlhf_lab.models.families import families, family_of, names
@@ -74,9 +73,8 @@ def test_the_card_of_a_codec_model_loads_it_without_naming_a_module_that_may_mov
     model.mkdir()
     published.mkdir()
     (model if adapter else published).joinpath("config.json").write_text('{"model_type": "rlhf_lab_codec"}')
-    view = SimpleNamespace(
-        adapter=adapter, provenance=SimpleNamespace(model_dir=model), name="x/voice", dtype="float32"
-    )
+    request = SimpleNamespace(adapter=adapter, name="x/voice", dtype="saved")
+    view = SimpleNamespace(request=request, provenance=SimpleNamespace(model_dir=model))
     code = "\n".join(_loading(view, published)).split("```python\n")[1].split("```")[0]
     assert "rlhf_lab.packs" not in code
     before_loading = code[: code.index("base =" if adapter else "model =")]

@@ -99,10 +99,7 @@ def test_a_strong_correlation_is_confirmed_and_shown(make_study):
 
 @pytest.mark.parametrize(
     ("sign", "settings", "verdict", "said"),
-    [
-        (1, 12, REFUTED, "Not confirmed"),
-        (-1, 4, UNTESTED, "Not tested, because fewer than 5 settings"),
-    ],
+    [(1, 12, REFUTED, "Not confirmed"), (-1, 4, UNTESTED, "Not tested, because fewer than 5 settings")],
 )
 def test_the_opposite_sign_is_not_confirmed_and_few_settings_test_nothing(make_study, sign, settings, verdict, said):
     study = study_of(make_study, jobs(lambda world, n, seed: sign * n, settings=settings))

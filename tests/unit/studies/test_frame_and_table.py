@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from scipy import stats
+from synthetic_runs import edit, edited
 
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core import checksums as seal
@@ -48,9 +49,7 @@ def test_a_study_says_what_its_gold_is(make_study):
 def test_the_page_lists_the_settings_of_arms(make_study):
     directory = make_study(seeds=2)
     assert table.arm_markdown(read_study(directory)) == ""
-    plan = json.loads((directory / "study.json").read_text())
-    plan["arms"] = {"current": {}, "mixed": {"algorithm.beta": 0.3, "reward.clip": 2}}
-    (directory / "study.json").write_text(json.dumps(plan))
+    edit(directory / "study.json", arms={"current": {}, "mixed": {"algorithm.beta": 0.3, "reward.clip": 2}})
     assert table.arm_markdown(read_study(directory)).splitlines()[2:4] == [
         "- buffer current: the recipe as it is",
         "- buffer mixed: `algorithm.beta=0.3`, `reward.clip=2`",
@@ -101,11 +100,10 @@ def test_differences_are_paired_by_seed(make_study):
 
 def test_other_swept_factors_are_part_of_the_pair(make_study):
     directory = make_study(seeds=4)
-    plan = json.loads((directory / "study.json").read_text())
-    for job in plan["jobs"]:
-        number = job["overrides"]["seed"]
-        job["overrides"] |= {"seed": number % 2, "lr": number // 2}
-    (directory / "study.json").write_text(json.dumps(plan))
+    with edited(directory / "study.json") as plan:
+        for job in plan["jobs"]:
+            number = job["overrides"]["seed"]
+            job["overrides"] |= {"seed": number % 2, "lr": number // 2}
     row = build_sections(read_study(directory))[0].rows[1]
     assert row.versus is not None
     assert (row.versus.difference.n, row.versus.difference.clusters) == (4, 2)  # 4 pairs, 2 seeds
@@ -125,8 +123,7 @@ def test_the_finding_names_what_it_can_and_cannot_tell(make_study):
 def test_what_nobody_scored_is_not_one_shared_seed(make_study):
     """Both seeds of both levels are there, the metric is not: no number of seeds would help."""
     directory = make_study(seeds=2)
-    plan = json.loads((directory / "study.json").read_text())
-    (directory / "study.json").write_text(json.dumps(plan | {"metrics": ["accuracy"], "primary": "accuracy"}))
+    edit(directory / "study.json", metrics=["accuracy"], primary="accuracy")
     study = read_study(directory)
     conclusion = write_conclusion(study, build_sections(study)).sentence
     assert "ne shared seed" not in conclusion and "three or more" not in conclusion
@@ -137,9 +134,7 @@ def test_a_metric_that_no_job_has_is_named_with_the_closest_name(make_study):
     """A misspelt metric gave an empty column without a word."""
     directory = make_study(seeds=2)
     assert table.missing_metric_lines(read_study(directory)) == []
-    plan = json.loads((directory / "study.json").read_text())
-    names = ["gold", "verbos", "accuracy"]
-    (directory / "study.json").write_text(json.dumps(plan | {"metrics": names}))
+    edit(directory / "study.json", metrics=["gold", "verbos", "accuracy"])
     study = read_study(directory)
     lines = [
         "No completed job has the metric verbos; did you mean verbose?",
@@ -250,9 +245,8 @@ def test_a_job_whose_result_is_stored_is_complete_after_an_interruption(make_stu
     """Ctrl-C at the second run of a study: an earlier run has stored what this one had not yet come to."""
     directory = make_study(seeds=2)
     before = read_study(directory).frame
-    plan = json.loads((directory / "study.json").read_text())
-    plan["jobs"][1]["run"] = str(directory / "jobs/1/run")
-    (directory / "study.json").write_text(json.dumps(plan))
+    with edited(directory / "study.json") as plan:
+        plan["jobs"][1]["run"] = str(directory / "jobs/1/run")
     for index in (1, 2):
         file = directory / f"jobs/{index}/job.json"
         file.unlink()
@@ -271,9 +265,8 @@ def test_a_cut_off_log_line_is_left_out_and_noted(make_run):
 
 def test_an_impossible_estimate_is_refused(make_run):
     directory = make_run()
-    result = json.loads((directory / "result.json").read_text())
-    result["policies"][0]["metrics"]["gold"] |= {"mean": 9.0, "low": 0.0, "high": 1.0}
-    (directory / "result.json").write_text(json.dumps(result))
+    with edited(directory / "result.json") as result:
+        result["policies"][0]["metrics"]["gold"] |= {"mean": 9.0, "low": 0.0, "high": 1.0}
     run = read_run(directory)
     assert "gold" not in run.policies[0].metrics
     assert any("gold is rejected" in problem for problem in run.problems)
@@ -282,11 +275,10 @@ def test_an_impossible_estimate_is_refused(make_run):
 def test_a_single_seed_of_the_command_line_is_known(make_study):
     """`seed=7` is in no job's overrides, but a claim may have been written after seed 7 was seen."""
     directory = make_study(seeds=1)
-    plan = json.loads((directory / "study.json").read_text())
-    for job in plan["jobs"]:
-        del job["overrides"]["seed"]
-        job["seed"] = 7
-    (directory / "study.json").write_text(json.dumps(plan))
+    with edited(directory / "study.json") as plan:
+        for job in plan["jobs"]:
+            del job["overrides"]["seed"]
+            job["seed"] = 7
     study = read_study(directory)
     assert "seed" not in study.frame  # it is not a factor
     assert without_seeds(study, [7]).frame.empty

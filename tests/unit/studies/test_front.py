@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import memory_study
 import numpy as np
 import pytest
+from synthetic_runs import edit
 
 from rlhf_lab.config.study_settings import ParetoSettings
 from rlhf_lab.core.errors import ConfigError
@@ -111,11 +111,9 @@ def test_a_front_needs_directions_and_two_metrics():
 @pytest.mark.slow
 def test_pages_show_the_front(make_study):
     directory = make_study()
-    plan = json.loads((directory / "study.json").read_text())
     assert "## Pareto front" not in markdown_of(directory)
-    plan["fronts"] = [{"metrics": ["gold", "win_rate"], "margin": 0.1}]
-    plan["metrics"] = ["gold", "win_rate"]
-    (directory / "study.json").write_text(json.dumps(plan))
+    fronts = [{"metrics": ["gold", "win_rate"], "margin": 0.1}]
+    edit(directory / "study.json", fronts=fronts, metrics=["gold", "win_rate"])
     page = markdown_of(directory)
     assert "## Pareto front of gold reward and" in page and "not worse in the other by 0.1" in page
     report = write_study_report(directory)

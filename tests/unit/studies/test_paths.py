@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from synthetic_runs import POLICIES
+from synthetic_runs import POLICIES, edited
 
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.run.frontier import kl_frontier, proxy_against_gold
@@ -58,10 +56,9 @@ def test_a_benchmark_with_answers_is_not_said_to_lack_the_truth(make_run, metric
     directory = make_run(gold=False)
     assert "the true value of responses is unknown here" in write_report(directory).read_text()
     file = directory / "result.json"
-    result = json.loads(file.read_text())
-    for policy in result["policies"]:
-        policy["metrics"][metric] = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 60, "clusters": 30}
-    file.write_text(json.dumps(result))
+    with edited(file) as result:
+        for policy in result["policies"]:
+            policy["metrics"][metric] = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 60, "clusters": 30}
     page = write_report(directory).read_text()
     assert "answers are verified: it is known which are correct" in page
     assert "no gold reward:" not in page

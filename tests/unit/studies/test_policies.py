@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from synthetic_runs import POLICIES, write_run
+from synthetic_runs import POLICIES, edited, write_run
 
 from rlhf_lab.core.metrics import metric, scale_of
 from rlhf_lab.core.policies import in_training_order, own_policy
@@ -43,13 +43,12 @@ def test_every_command_takes_the_own_policy_of_an_iterative_run(make_run):
 def test_a_metric_of_an_input_is_read_from_its_run(tmp_path):
     written = write_run(tmp_path, "dpo")
     reward = write_run(tmp_path, "reward", lift=1.0)
-    manifest = json.loads((written / "manifest.json").read_text())
-    # The store was moved since: the input is found next to the run.
-    manifest["needs"] |= {
-        "reward": {"recipe": "reward_model", "key": "0", "dir": "/moved/reward"},
-        "gold": {"recipe": None, "key": "0", "dir": str(reward)},
-    }
-    (written / "manifest.json").write_text(json.dumps(manifest))
+    with edited(written / "manifest.json") as manifest:
+        # The store was moved since: the input is found next to the run.
+        manifest["needs"] |= {
+            "reward": {"recipe": "reward_model", "key": "0", "dir": "/moved/reward"},
+            "gold": {"recipe": None, "key": "0", "dir": str(reward)},
+        }
     run = read_run(written)
     assert run.metric("reward:gold") == read_run(reward).metric("gold") != run.metric("gold")
     assert run.metric("reward:gold/best").mean == 0.75

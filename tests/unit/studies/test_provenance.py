@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from synthetic_runs import edit
 
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.stages.provenance import Provenance, code_digest, provenance_of
@@ -14,11 +15,6 @@ from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.origin import origin_lines
 
 CODE = {"rlhf_lab/losses/preference.py:dpo": "aa", "rlhf_lab/training/loop.py:train": "bb"}
-
-
-def edit(path: Path, **values: object) -> None:
-    """Change values of a JSON file."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def complete(

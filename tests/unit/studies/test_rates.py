@@ -149,4 +149,3 @@ def test_settings_are_refused_with_a_message():
 
 def test_small_rates_are_not_rounded():
     assert rate_in_words(FALSE | {"than": 0.005}).endswith("lower than 0.5% of runs")
-    assert rate_in_words(FALSE | {"than": 0.2}).endswith("lower than 20% of runs")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import paired_over_seeds
-from synthetic_runs import write_study
+from synthetic_runs import edit, edited, write_study
 
 from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
@@ -96,9 +96,7 @@ def test_negative_seeds_are_refused():
 def shared(tmp_path):
     """A study whose seeds are tested on the same prompts."""
     directory = write_study(tmp_path, seeds=3)
-    plan = json.loads((directory / "study.json").read_text())
-    plan["replication"] = Replication("given").to_dict()
-    (directory / "study.json").write_text(json.dumps(plan))
+    edit(directory / "study.json", replication=Replication("given").to_dict())
     return directory
 
 
@@ -165,10 +163,9 @@ def test_outcomes_of_runs_are_rates(tmp_path):
 
 def test_jobs_without_a_seed_are_not_repetitions(make_study):
     directory = make_study(seeds=3)
-    stored = json.loads((directory / "study.json").read_text())
-    for job in stored["jobs"]:
-        job["overrides"]["algorithm.lr"] = job["overrides"].pop("seed")
-    (directory / "study.json").write_text(json.dumps(stored))
+    with edited(directory / "study.json") as stored:
+        for job in stored["jobs"]:
+            job["overrides"]["algorithm.lr"] = job["overrides"].pop("seed")
     study = read_study(directory)
     assert not level_mean(study, "gold", "mixed").bounded
     assert np.isnan(level_difference(study, "gold", "mixed").p_value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from synthetic_runs import edit
+from synthetic_runs import edit, edited
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_report
@@ -157,9 +157,8 @@ def test_any_file_may_be_missing(make_run, missing):
 
 def test_a_stored_mean_that_its_samples_contradict_is_pointed_out(make_run):
     directory = make_run()
-    result = json.loads((directory / "result.json").read_text())
-    result["policies"][1]["metrics"]["proxy"] |= {"mean": 5.0, "low": 4.0, "high": 6.0}
-    (directory / "result.json").write_text(json.dumps(result))
+    with edited(directory / "result.json") as result:
+        result["policies"][1]["metrics"]["proxy"] |= {"mean": 5.0, "low": 4.0, "high": 6.0}
     assert "one-pass DPO, proxy reward: mean 5 does not match its 60 rows" in text(write_report(directory))
 
 

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from synthetic_runs import edited
 
 from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations import rm_figures
@@ -29,15 +30,14 @@ def card(make_run):
     directory = make_run()
     shown = rm_figures.pair_figures(margin, 1.0, pairs, 10) | rm_figures.response_figures(rewards, words, prompts)
     (directory / rm_figures.FILE).write_text(json.dumps(shown))
-    result = json.loads((directory / "result.json").read_text())
-    result["policies"] = []
-    result["metrics"] = {
-        "accuracy": clustered_mean([1, 0, 1, 1], range(4)).to_dict(),
-        "filler_slope/pairs": clustered_mean([0.3, 0.4], range(2)).to_dict(),
-        "starc/gold/<i>": 0.5,
-        "data/train/rows": 96,
-    }
-    (directory / "result.json").write_text(json.dumps(result))
+    with edited(directory / "result.json") as result:
+        result["policies"] = []
+        result["metrics"] = {
+            "accuracy": clustered_mean([1, 0, 1, 1], range(4)).to_dict(),
+            "filler_slope/pairs": clustered_mean([0.3, 0.4], range(2)).to_dict(),
+            "starc/gold/<i>": 0.5,
+            "data/train/rows": 96,
+        }
     return directory
 
 

@@ -57,37 +57,29 @@ def test_searched_numbers_have_three_digits_and_stay_in_their_range():
 
 
 @pytest.mark.parametrize(
-    ("space", "problem"),
+    ("word", "problem"),
     [
-        ("algorithm.beta: 0.1", "search: algorithm.beta=0.1 is no range; write LOW..HIGH, log LOW..HIGH or a list"),
-        ("algorithm.beta: log 0..1", "algorithm.beta=log 0..1: a logarithmic range starts above 0"),
-        ("algorithm.beta: 0.5..0.1", "its first number must be below the second"),
-        ("algorithm.beta: [0.1]", "needs two different values or more"),
-        ("seed: 0..9", "a seed is no setting to choose"),
-        ("algorithm.betta: 0.1..0.2", "algorithm.betta is not a setting"),
-        ("algorithm.beta: -1.0..0.2", "algorithm.beta=-1.0 must be above 0"),
-        ("algorithm.loss: [sigmoid, sigmod]", "algorithm.loss=sigmod is not one of"),
+        (
+            "study.search={algorithm.beta: 0.1}",
+            "search: algorithm.beta=0.1 is no range; write LOW..HIGH, log LOW..HIGH",
+        ),
+        ("study.search={algorithm.beta: log 0..1}", "algorithm.beta=log 0..1: a logarithmic range starts above 0"),
+        ("study.search={algorithm.beta: 0.5..0.1}", "its first number must be below the second"),
+        ("study.search={algorithm.beta: [0.1]}", "needs two different values or more"),
+        ("study.search={seed: 0..9}", "a seed is no setting to choose"),
+        ("study.search={algorithm.betta: 0.1..0.2}", "algorithm.betta is not a setting"),
+        ("study.search={algorithm.beta: -1.0..0.2}", "algorithm.beta=-1.0 must be above 0"),
+        ("study.search={algorithm.loss: [sigmoid, sigmod]}", "algorithm.loss=sigmod is not one of"),
+        ("study.goal=null", "search needs a goal, such as study.goal="),
+        ("algorithm.lr=1e-4,1e-3", "algorithm.lr: with study.search the search chooses the values"),
+        ("study.compare=algorithm.beta", "search: compare describe the levels of a sweep"),
+        ("study.confirm_seeds=1", "confirm_seeds=1 must be at least 2"),
+        ("study.goal={metric: accuracy, direction: up}", "direction=up is not one of higher, lower"),
     ],
 )
-def test_wrong_spaces_name_the_key(space, problem):
+def test_wrong_settings_of_a_search_name_the_key(word, problem):
     with pytest.raises(ConfigError) as error:
-        compose.check_command([*COMMAND, f"study.search={{{space}}}"])
-    assert any(problem in line for line in error.value.problems), error.value.problems
-
-
-@pytest.mark.parametrize(
-    ("more", "problem"),
-    [
-        (["study.goal=null"], "search needs a goal, such as study.goal="),
-        (["algorithm.lr=1e-4,1e-3"], "algorithm.lr: with study.search the search chooses the values"),
-        (["study.compare=algorithm.beta"], "search: compare describe the levels of a sweep"),
-        (["study.confirm_seeds=1"], "confirm_seeds=1 must be at least 2"),
-        (["study.goal={metric: accuracy, direction: up}"], "direction=up is not one of higher, lower"),
-    ],
-)
-def test_wrong_settings_of_a_search(more, problem):
-    with pytest.raises(ConfigError) as error:
-        compose.check_command([*COMMAND, *more])
+        compose.check_command([*COMMAND, word])
     assert any(problem in line for line in error.value.problems), error.value.problems
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hydra._internal.core_plugins import basic_sweeper
-from synthetic_runs import write_study
+from synthetic_runs import edit, edited, write_study
 
 from rlhf_lab.config import compose
 from rlhf_lab.config.study_levels import planned_seeds
@@ -120,14 +120,17 @@ def test_wrong_settings_are_refused():
     seed_by_seed.check_prompts(Replication("redrawn"))
 
 
+def edit_plan(directory, **values) -> None:
+    edit(directory / "study.json", **values)
+
+
 @pytest.fixture
 def directory(tmp_path):
     """A study of three buffers and four seeds, all run, whose only claim compares two of the buffers."""
     directory = write_study(tmp_path / "studies", seeds=4, lift=3.0)
-    plan = json.loads((directory / "study.json").read_text())
-    plan |= {"predicts": [CLAIM], "by": "", "looks": LookLog((0, 1, 2, 3)).to_dict()}
-    plan["jobs"] = [job | {"seed": job["overrides"]["seed"]} for job in plan["jobs"]]
-    (directory / "study.json").write_text(json.dumps(plan))
+    with edited(directory / "study.json") as plan:
+        plan |= {"predicts": [CLAIM], "by": "", "looks": LookLog((0, 1, 2, 3)).to_dict()}
+        plan["jobs"] = [job | {"seed": job["overrides"]["seed"]} for job in plan["jobs"]]
     return directory
 
 
@@ -151,16 +154,14 @@ def test_a_study_stops_when_decided(directory, capsys):
 
 
 def test_claims_about_absent_levels_decide_nothing(directory, capsys):
-    plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "absent"}]}
-    (directory / "study.json").write_text(json.dumps(plan))
+    edit_plan(directory, predicts=[CLAIM | {"level": "absent"}])
     assert seed_by_seed.StudyProgress(directory, SETTINGS).finish_seed(3)
     assert plan_of(directory)["looks"]["stopped"] == "no claim is about the levels of this sweep"
 
 
 def test_the_page_of_an_interrupted_seed_has_the_numbers_of_the_last_look(directory):
     progress = seed_by_seed.StudyProgress(directory, SETTINGS)
-    plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "stale"}]}
-    (directory / "study.json").write_text(json.dumps(plan))
+    edit_plan(directory, predicts=[CLAIM | {"level": "stale"}])
     assert not progress.finish_seed(3)
     study = read_study(directory)
     looked_at = study.frame[study.frame["seed"] < 3]
@@ -168,8 +169,7 @@ def test_the_page_of_an_interrupted_seed_has_the_numbers_of_the_last_look(direct
 
 
 def test_limits_stop_a_study(directory, capsys):
-    plan = plan_of(directory) | {"predicts": [CLAIM | {"level": "stale"}]}
-    (directory / "study.json").write_text(json.dumps(plan))
+    edit_plan(directory, predicts=[CLAIM | {"level": "stale"}])
     progress = seed_by_seed.StudyProgress(directory, replace(SETTINGS, max_minutes=600.0))
     assert not progress.finish_seed(3)
     assert "1 of 1 claims open; about 1 more seed, " in capsys.readouterr().out
@@ -209,8 +209,7 @@ def test_the_sweeper_stops_between_two_seeds(directory):
 
 def test_jobs_of_decided_levels_are_not_needed(directory):
     log = LookLog((0, 1, 2, 3), (Look(3, {}, ("mixed", "current")),))
-    plan = plan_of(directory) | {"looks": log.to_dict()}
-    (directory / "study.json").write_text(json.dumps(plan))
+    edit_plan(directory, looks=log.to_dict())
     needed = [sweep._is_needed(directory / "jobs" / str(index)) for index in range(12)]
     assert needed == [True] * 11 + [False]  # `stale` of seed 3, the last of four seeds
     (directory / "jobs" / "11" / "job.json").write_text(json.dumps({"status": NOT_NEEDED, "run": None}))

@@ -16,7 +16,7 @@ from rlhf_lab.studies.finding import looks_sentence
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.registration import RegisteredClaim, Registration, SeedLook
-from rlhf_lab.studies.scales import log_scale, logit_scale
+from rlhf_lab.studies.replicates import log_scale, logit_scale
 from rlhf_lab.studies.sequential import claim_states, look_at, skewness_in_errors
 from rlhf_lab.studies.verdict import verdicts
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from synthetic_runs import edited
 
 from rlhf_lab.reports.study.metric_tables import level_dots
 from rlhf_lab.results.wording import two_digits
@@ -89,12 +90,11 @@ def test_a_claim_about_a_level_outside_the_sweep_is_said_and_the_measurements_fo
 def divided(make_study):
     """The same study with a second factor: seeds 0 and 1 are of the small model, 2 and 3 of the large one."""
     directory = make_study(seeds=4)
-    plan = json.loads((directory / "study.json").read_text())
-    for job in plan["jobs"]:
-        seed = job["overrides"]["seed"]
-        job["overrides"] |= {"seed": seed % 2, "model": "small" if seed < 2 else "large"}
-    plan |= {"by": "model", "predicts": [claim("higher", by="large"), claim("higher")]}
-    (directory / "study.json").write_text(json.dumps(plan))
+    with edited(directory / "study.json") as plan:
+        for job in plan["jobs"]:
+            seed = job["overrides"]["seed"]
+            job["overrides"] |= {"seed": seed % 2, "model": "small" if seed < 2 else "large"}
+        plan |= {"by": "model", "predicts": [claim("higher", by="large"), claim("higher")]}
     return directory
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from synthetic_runs import write_study
+from synthetic_runs import edit, edited, write_study
 
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.policy_table import PolicyTable
@@ -22,10 +22,9 @@ BY_REWARD, BY_GOLD = "win rate by the training reward", "win rate by gold"
 
 def with_wins(directory: Path) -> Path:
     """A run in whose result every policy but the first has a win rate."""
-    result = json.loads((directory / "result.json").read_text())
-    for policy in result["policies"][1:]:
-        policy["metrics"]["win_rate"] = {"mean": 0.6, "low": 0.5, "high": 0.7, "n": 60, "clusters": 30}
-    (directory / "result.json").write_text(json.dumps(result))
+    with edited(directory / "result.json") as result:
+        for policy in result["policies"][1:]:
+            policy["metrics"]["win_rate"] = {"mean": 0.6, "low": 0.5, "high": 0.7, "n": 60, "clusters": 30}
     return directory
 
 
@@ -54,8 +53,7 @@ def test_of_a_run(make_run: Callable[..., Path], gold: bool) -> None:
 @pytest.mark.parametrize("gold", [True, False])
 def test_of_a_study(make_study: Callable[..., Path], gold: bool) -> None:
     directory = make_study(seeds=2, gold=gold)
-    plan = json.loads((directory / "study.json").read_text())
-    (directory / "study.json").write_text(json.dumps(plan | {"metrics": ["proxy", "win_rate"], "primary": "win_rate"}))
+    edit(directory / "study.json", metrics=["proxy", "win_rate"], primary="win_rate")
     for job in sorted((directory / "jobs").iterdir()):
         with_wins(job / "run")
     write_study_report(directory)
@@ -72,8 +70,7 @@ def test_of_a_comparison(make_run: Callable[..., Path], tmp_path: Path, gold: bo
     studies = []
     for name in ("study a", "study b"):
         study = write_study(tmp_path / name, seeds=2, gold=gold)
-        plan = json.loads((study / "study.json").read_text())
-        (study / "study.json").write_text(json.dumps(plan | {"metrics": ["win_rate"], "primary": "win_rate"}))
+        edit(study / "study.json", metrics=["win_rate"], primary="win_rate")
         for job in sorted((study / "jobs").iterdir()):
             with_wins(job / "run")
         studies.append(study)

@@ -172,25 +172,15 @@ OTHER = [
 ]
 
 
-@pytest.fixture(scope="module")
-def verifier():
-    generated = MathVerifier(Math(answer_timeout_s=20))
-    yield generated
-    generated._symbolic.close()
-
-
-@needs_library
 @pytest.mark.parametrize(("gold", "stated"), SAME)
 def test_the_same_mathematics(verifier, gold, stated):
     assert verifier.equal(gold, stated) is True
     assert verifier.score({"answer": gold}, "p", f"#### {stated}") == 1
 
 
-@needs_library
 @pytest.mark.parametrize(("gold", "stated"), OTHER)
 def test_near_misses(verifier, gold, stated):
-    assert not verifier.equal(gold, stated)
-    assert not verifier.equal(stated, gold)
+    assert not verifier.equal(gold, stated) and not verifier.equal(stated, gold)
 
 
 @needs_library

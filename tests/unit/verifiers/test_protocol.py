@@ -12,9 +12,9 @@ from support import checked, planned, said
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.file_settings import GSM8K, PromptsData, Verifiable
 from rlhf_lab.data.settings import Mix
+from rlhf_lab.data.split_rows import as_requested
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified
@@ -122,9 +122,6 @@ def test_a_world_keeps_its_own_truth():
 def test_a_mix_is_measured_by_the_verifier_of_the_reward():
     with pytest.raises(ConfigError, match=r"sources.a.verifier=json: the sources of a mix are measured together"):
         Mix(sources={"a": {"kind": "prompts", "path": "x", "verifier": "json"}})
-
-
-# Prompts sent to the model
 
 
 def test_the_template_goes_around_the_last_question_and_the_system_message_before_all():

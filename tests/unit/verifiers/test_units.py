@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from importlib.util import find_spec
 
 import pytest
 
@@ -11,8 +10,6 @@ from rlhf_lab.rewards.verifiers.equivalence import as_ballot, exactly_same
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.settings import Math
 from rlhf_lab.rewards.verifiers.units import ParsedQuantity, PhysicalUnit, read_quantity
-
-needs_library = pytest.mark.skipif(find_spec("math_verify") is None, reason="pip install 'rlhf_lab[math]'")
 
 SAME = [
     ("3", "3 times"),
@@ -163,14 +160,6 @@ def test_other_quantities(gold, stated):
     assert exactly_same(stated, gold) is not True
 
 
-@pytest.fixture(scope="module")
-def verifier():
-    generated = MathVerifier(Math(answer_timeout_s=20))
-    yield generated
-    generated._symbolic.close()
-
-
-@needs_library
 @pytest.mark.parametrize(("gold", "stated"), OTHER)
 def test_nor_does_the_library_take_them_for_equal(verifier, gold, stated):
     assert not verifier.equal(gold, stated)
@@ -178,7 +167,6 @@ def test_nor_does_the_library_take_them_for_equal(verifier, gold, stated):
     assert verifier.score({"answer": gold}, "p", f"#### {stated}") == 0
 
 
-@needs_library
 @pytest.mark.parametrize(("gold", "stated", "same"), BY_THE_LIBRARY)
 def test_units_around_formulas(verifier, gold, stated, same):
     assert verifier.equal(gold, stated) is same

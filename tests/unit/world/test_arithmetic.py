@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -21,16 +18,8 @@ from rlhf_lab.environments.arithmetic.solutions import SLIPS, Slip, read_solutio
 from rlhf_lab.environments.arithmetic.world import MEASURES, ArithmeticWorld
 
 DIALS = {"min_steps": 2, "max_steps": 4, "largest": 50, "slip": 0.15, "temperature": 0.2, "seed": 0}
-KIM = Problem(
-    "Kim",
-    "shells",
-    5,
-    (
-        ArithmeticEvent("+", 3, "finds {} more"),
-        ArithmeticEvent("*", 2, "doubles that"),
-        ArithmeticEvent("-", 4, "loses {}"),
-    ),
-)
+EVENTS = (("+", 3, "finds {} more"), ("*", 2, "doubles that"), ("-", 4, "loses {}"))
+KIM = Problem("Kim", "shells", 5, tuple(ArithmeticEvent(*event) for event in EVENTS))
 PROMPT = (
     "\n\nHuman: Kim has 5 shells. Kim finds 3 more. Kim doubles that. Kim loses 4. "
     "How many shells does Kim have now?\n\nAssistant:"
@@ -54,15 +43,9 @@ def grade(*responses: str, prompt: str = PROMPT) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in WORLD.measure([prompt] * len(responses), responses).items()}
 
 
-# Problems
-
-
 def test_a_story_by_hand():
-    assert KIM.text == PROMPT
-    assert KIM.totals == (5, 8, 16, 12)
-    assert KIM.answer == 12
-    assert KIM.arithmetic == "5+3*2-4"
-    assert write_solution(KIM) == SOLUTION
+    assert KIM.text == PROMPT and write_solution(KIM) == SOLUTION
+    assert (KIM.totals, KIM.answer, KIM.arithmetic) == ((5, 8, 16, 12), 12, "5+3*2-4")
 
 
 @given(st.integers(0, 10**6), st.integers(10, 200))
@@ -98,20 +81,12 @@ def test_the_splits_share_neither_prompts_nor_numbers(pairs):
 
 
 def test_the_split_is_a_fixed_property_of_the_numbers():
-    code = (
-        "from rlhf_lab.environments.arithmetic.problems import Problem, ArithmeticEvent\n"
-        "print([Problem('Kim', 'toys', n, (ArithmeticEvent('+', 1, 'finds {} more'),)).split for n in range(40)])"
-    )
-    here = [Problem("Tom", "eggs", n, (ArithmeticEvent("+", 1, "gets {} more"),)).split for n in range(40)]
-    assert 1 <= here.count("test") <= 12
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        assert run.stdout == f"{here}\n"
+    splits = [
+        [Problem(name, noun, n, (ArithmeticEvent("+", 1, wording),)).split for n in range(40)]
+        for name, noun, wording in (("Tom", "eggs", "gets {} more"), ("Kim", "toys", "finds {} more"))
+    ]
+    assert splits[0] == splits[1] and 1 <= splits[0].count("test") <= 12
     assert KIM.split == "test"  # a changed hash would silently move problems between the splits of stored artifacts
-
-
-# Slips
 
 
 @pytest.mark.parametrize(
@@ -186,9 +161,6 @@ def test_drawn_problems_are_accounted_for_until_the_world_is_used_up(monkeypatch
         rebuilt(min_steps=1, max_steps=1, largest=10).sample(100_000, "test")
 
 
-# Parsing of responses
-
-
 def test_a_step_knows_its_line_and_where_it_ends():
     response = " 5 + 3 = 8 \n\n8 * 2 = 16\n#### 16"
     first, second = read_solution(KIM, response).steps
@@ -233,9 +205,6 @@ def test_any_text_is_graded(text):
         assert text[: step.end].endswith(step.text)
 
 
-# The annotator
-
-
 def test_the_annotator_prefers_the_answer_and_then_the_steps():
     responses = ["#### 12", SOLUTION, SOLUTION.replace("#### 12", "#### 13"), "5 + 3 = 8\n#### 8"]
     appeals = [1.0, 1.5, 0.5, 0.5 / 3]
@@ -245,8 +214,6 @@ def test_the_annotator_prefers_the_answer_and_then_the_steps():
             expected = 1 / (1 + np.exp(-(appeals[i] - appeals[j]) / 0.2))
             assert probability == pytest.approx([expected], rel=1e-9)
 
-
-# The corpus
 
 SMALL = ArithmeticData(train_problems=300, test_problems=80)
 

@@ -7,7 +7,7 @@ from string import Formatter
 import pytest
 
 from rlhf_lab.environments.dialogue import content, phrases
-from rlhf_lab.environments.dialogue.domain import Domain
+from rlhf_lab.environments.dialogue.content import Domain
 
 DOMAINS = [value for value in vars(content).values() if isinstance(value, Domain)]
 

@@ -13,22 +13,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import names
-from rlhf_lab.core.types import Pair
-from rlhf_lab.environments.dialogue import harm
+from rlhf_lab.core.types import Pair, TruthKnowing
+from rlhf_lab.environments.annotator import Annotator
+from rlhf_lab.environments.dialogue import phrases, truth
 from rlhf_lab.environments.dialogue.lexicon import sentences
 from rlhf_lab.environments.dialogue.prompts import INTENTS, enumerate_prompts
 from rlhf_lab.environments.dialogue.responses import ResponseRates, ResponseWriter
 from rlhf_lab.environments.dialogue.world import MEASURES, DialogueWorld
 from rlhf_lab.environments.splits import split_of
 
-ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
+ANNOTATOR = Annotator(length_bias=0.6, affirmation_bias=0.5, closing_bias=0.3, temperature=0.7)
 
 
 def rebuilt(size=(3, 3, 4), seed=0) -> DialogueWorld:
     domains, topics, attributes = size
-    return DialogueWorld(domains=domains, topics=topics, attributes=attributes, seed=seed, **ANNOTATOR)
+    return DialogueWorld(domains=domains, topics=topics, attributes=attributes, seed=seed, annotator=ANNOTATOR)
 
 
 def test_no_two_prompts_share_a_text_and_no_prompt_is_in_both_splits(world):
@@ -80,9 +81,8 @@ def test_same_seed_same_world_and_prefix(small):
 def test_facts_do_not_change_with_the_size_of_the_world(world, small):
     for topic in small.facts.topics:
         for attribute in small.facts.attributes:
-            assert small.facts.correct_value_index(topic, attribute) == world.facts.correct_value_index(
-                topic, attribute
-            )
+            values = {w.facts.correct_value_index(topic, attribute) for w in (small, world)}
+            assert len(values) == 1
 
 
 def test_uncorrupted_candidates_parse_and_corrupted_are_garble(world):
@@ -151,8 +151,6 @@ def test_unknown_prompts_and_wrong_arguments_say_what_to_write(world):
         world.measure(world.prompts(2, "test", seed=0), ["Great question!"])
     with pytest.raises(DataError, match="use train or test"):
         world.prompts(2, "valid", seed=0)
-    with pytest.raises(ConfigError, match=r"domains=9[^\n]*\n[^\n]*attributes=2[^\n]*\n[^\n]*seed=-1"):
-        DialogueWorld(domains=9, topics=1, attributes=2, seed=-1, **ANNOTATOR)
 
 
 def test_pairs_carry_their_truth(small):
@@ -181,12 +179,41 @@ def test_vocabulary_is_closed(world):
 
 
 def test_harmful_prompts_have_safe_ones_of_their_topics_and_replies_have_outcomes(world):
-    requested = harm.safety_prompts(world.book, "test")
+    requested = truth.safety_prompts(world.book, "test")
     harmful = [prompt for prompt in requested if prompt.harmful]
     assert harmful and requested[: len(harmful)] == harmful and len(requested) > len(harmful)
-    assert {prompt.category for prompt in requested} <= set(harm.CATEGORIES)
-    steps = world.facts.domains[harm.CATEGORIES.index(harmful[0].category)].unsafe_steps
+    assert {prompt.category for prompt in requested} <= set(truth.CATEGORIES)
+    steps = world.facts.domains[truth.CATEGORIES.index(harmful[0].category)].unsafe_steps
     refusal = "I can not help with that."
     responses = [refusal, steps[0], f"{refusal} {steps[1]}", "mumble"]
     outcomes = world.safety_outcomes([harmful[0].base] * 4, responses)
     assert outcomes == ["refused", "complied", "partial", "evaded"]
+
+
+def test_questions_about_a_fact_have_an_answer_and_those_about_the_future_have_none(small):
+    assert isinstance(small, TruthKnowing)
+    questions = truth.honesty_questions(small.book, "test")
+    intents = [small.book[question.prompt].intent for question in questions]
+    assert [question.answerable for question in questions] == [intent == "one" for intent in intents]
+    assert set(intents) == {"one", "unknowable"} and intents == sorted(intents)  # all of "one" come first
+    # consecutive questions are about different topics, so that the first few are about many
+    topics = [small.book[question.prompt].topic for question in questions[:4]]
+    assert len(set(topics)) == 4
+
+
+def test_outcomes_of_responses(small):
+    question = truth.honesty_questions(small.book, "test")[0]
+    prompt = small.book[question.prompt]
+    (asked,) = prompt.asked
+    right = small.facts.correct_value_index(prompt.topic, asked)
+    true, false = (small.facts.fact(prompt.topic, asked, value, form=0) for value in (right, (right + 1) % 6))
+    expected = {
+        true: "right",
+        false: "wrong",
+        f"{true} {false}": "wrong",  # one falsehood is enough
+        phrases.BELIEFS[0]: "wrong",
+        phrases.HEDGES[0]: "abstained",
+        "Great question!": "other",
+    }
+    for response, outcome in expected.items():
+        assert truth.honesty_outcome(prompt, response, small.lexicon, small.facts) == outcome, response

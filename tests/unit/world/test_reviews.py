@@ -11,6 +11,7 @@ import pytest
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.reviews import build
 from rlhf_lab.data.world_settings import AnnotatorSettings, Reviews
+from rlhf_lab.environments.annotator import Annotator
 from rlhf_lab.environments.reviews.candidates import CommentRates, CommentWriter
 from rlhf_lab.environments.reviews.changes import KINDS, Defect, draw_change, find_defects, read_change
 from rlhf_lab.environments.reviews.comments import describe_defect, fix, read_comment
@@ -18,8 +19,8 @@ from rlhf_lab.environments.reviews.gold import ReviewGoldWeights, gold, judge
 from rlhf_lab.environments.reviews.world import ReviewWorld
 from rlhf_lab.environments.splits import split_of
 
-ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
-WORLD = ReviewWorld(seed=0, **ANNOTATOR)
+ANNOTATOR = Annotator(length_bias=0.6, affirmation_bias=0.5, closing_bias=0.3, temperature=0.7)
+WORLD = ReviewWorld(seed=0, annotator=ANNOTATOR)
 LINES = ("read price", "total = size + 1", "open socket", "stop if count == 0")
 PROMPT = "\n\nHuman: 1 read price\n2 total = size + 1\n3 open socket\n4 stop if count == 0\n\nAssistant:"
 CLEAN = "\n\nHuman: 1 loop i below items\n2 check count\n3 total = size / count\n\nAssistant:"
@@ -33,9 +34,6 @@ def measured(response: str, prompt: str = PROMPT) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def pairs():
     return WORLD.sample(1500, "train")[0]
-
-
-# Changes
 
 
 @pytest.mark.parametrize(
@@ -92,9 +90,6 @@ def test_drawn_changes_have_the_planted_number_of_defects_of_different_kinds():
     assert all(read_change(change.text) == change for change in changes[:200])
 
 
-# Comments
-
-
 def test_every_sentence_reads_back():
     for kind in KINDS:
         name = "price" if kind in ("wrong_variable", "missing_check", "not_closed") else ""
@@ -121,9 +116,6 @@ def test_a_comment_by_hand():
     assert (comment.garbled, comment.repeats) == (1, 1)
     assert comment.padding == 4
     assert comment.words == 37
-
-
-# Gold
 
 
 @pytest.mark.parametrize(
@@ -213,9 +205,6 @@ def test_the_ideal_comment_is_best_of_all_that_people_write(pairs):
     assert all(best >= pair.meta["gold_chosen"] for best, pair in zip(ideal, pairs, strict=True))
 
 
-# Annotator
-
-
 def test_the_annotator_by_hand():
     """Appeal = gold + .6 · words/10 + .5 · confident + .3 · praise."""
     first = "Line 2 uses a wrong variable. I am sure about this. Nice work."  # .8 − .2, 13 words
@@ -226,9 +215,6 @@ def test_the_annotator_by_hand():
     assert probability[0] == pytest.approx(expected)
     wins, _ = WORLD.prefer([PROMPT] * 4000, [first] * 4000, [second] * 4000, seed=1)
     assert wins.mean() == pytest.approx(expected, abs=0.025)
-
-
-# Corpus
 
 
 def test_splits_share_no_change_and_a_smaller_draw_lies_in_a_larger_one(pairs):

@@ -98,7 +98,7 @@ def questions_of(name: str, settings: AgentBench, run: Run) -> list[BenchmarkQue
             raise ConfigError("algorithm.tasks=world needs data with tasks that have tools; use data=tools")
         # The tasks' metadata do not contain the knowledge of their tools, so the corpus stands for it.
         tasks, known = world, run.corpus.fingerprint
-    return [BenchmarkQuestion(name, task, tasks, known) for task in tasks.tasks("test")]
+    return [BenchmarkQuestion(name, task, tasks.tools, known) for task in tasks.tasks("test")]
 
 
 def score_attempt(trajectory: AgentTrajectory, question: BenchmarkQuestion) -> Scores:

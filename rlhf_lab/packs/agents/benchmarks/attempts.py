@@ -19,7 +19,6 @@ from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import TrajectoryLog
 from rlhf_lab.packs.agents.harness.agent import Assignment, BatchAgent
-from rlhf_lab.packs.agents.tools.task_set import TaskSet
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 from rlhf_lab.training.run import seed_for
 
@@ -32,7 +31,7 @@ class BenchmarkQuestion:
         set: name of the set.
         task: the task. Its `metadata` is a `ToolTaskRow`, or that of another benchmark with `id`, `category`,
             `question`.
-        tasks: the task set, which creates the tools of each attempt.
+        make_tools: creates the tools of one attempt from the task and a seed; see `TaskSet.tools`.
         known: JSON value that determines the tools together with the task's metadata, such as digests of files.
         attack: name of the attack in the tools' results, see injections.py; empty without an attack.
         regression: True if the attack succeeded in an earlier run and is tried again.
@@ -41,7 +40,7 @@ class BenchmarkQuestion:
 
     set: str
     task: Task
-    tasks: TaskSet
+    make_tools: Callable[[Task, int], list[Tool]]
     known: Any = None
     attack: str = ""
     regression: bool = False
@@ -114,7 +113,7 @@ def plan_attempts(
     for question in questions:
         for draw in range(draws):
             tool_seed = seed_for(seed, f"agents/tools/{question.id}", draw)
-            tools = tuple(question.tasks.tools(question.task, tool_seed))
+            tools = tuple(question.make_tools(question.task, tool_seed))
             # The key has the agent's identity instead of its name, so renaming an agent keeps its attempts.
             content = {"task": question_content(question, tools), "draw": draw, "seed": seed}
             key = _digest({"agent": who, **content})

@@ -7,22 +7,23 @@ first, so a run that was interrupted and resumed ends with the same files as an 
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_lab.core.files import json_lines, write_text
+from rlhf_lab.core.files import json_lines, write_json, write_text
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkAttempt, BenchmarkQuestion, plan_attempts, run_attempts
-from rlhf_lab.packs.agents.benchmarks.comparisons import compare_rows, write_comparisons
-from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
+from rlhf_lab.packs.agents.benchmarks.metrics import COUNTED, DESCRIBED
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import TrajectoryLog
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.scorers import effort
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
-from rlhf_lab.statistics.rows import column, grouped, rate_or_mean
+from rlhf_lab.statistics.paired_tasks import compare_agents
+from rlhf_lab.statistics.rows import column, grouped, outcomes_by, rate_or_mean
 from rlhf_lab.training.run import Result, Run
 
 Row = dict[str, Any]
@@ -32,12 +33,9 @@ Scorer = Callable[[AgentTrajectory, BenchmarkQuestion], Scores]
 Summary = Callable[[Sequence[Row]], Mapping[str, Estimate]]
 """Additional metrics of one agent, estimated from all of its rows, including those under attack."""
 
-MEANS = (
-    *("tool_calls", "failed_calls", "extra_calls", "retried_calls", "model_turns"),
-    *("code_rounds", "revision_gain"),
-    *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd"),
-    *("agent_latency_s", "agent_wall_s"),
-)
+COMPARISONS = "comparisons.json"
+"""File of a run directory with one row per metric and pair of agents."""
+MEANS = (*COUNTED, "code_rounds", "revision_gain")
 """Columns that are estimated as means instead of rates, even if all their values are 0 or 1."""
 QUOTED_CHARS = 300
 """Maximum number of characters of an agent's error message that is quoted in a note of the run."""
@@ -72,9 +70,10 @@ class Benchmark:
 
     def finish(self) -> Result:
         seed = self.run.config.seed
-        planned = {}
-        for name, agent in self.agents.items():
-            planned[name] = plan_attempts(name, agent.identity, self.questions, self.draws, seed)
+        planned = {
+            name: plan_attempts(name, agent.identity, self.questions, self.draws, seed)
+            for name, agent in self.agents.items()
+        }
         keys = [attempt.key for attempts in planned.values() for attempt in attempts]
         self._take_what_is_there(keys)
         rows: list[Row] = []
@@ -85,11 +84,11 @@ class Benchmark:
             for attempt, trajectory in zip(attempts, trajectories, strict=True):
                 rows.append(self._row(attempt, trajectory))
         self.log.keep_only(keys)
-        _write_rows(self.run, rows)
+        write_text(self.run.directory / "evaluation.jsonl", json_lines(rows))
         # Attacks would lower success by an amount that depends on their number, so comparisons exclude them.
         benign = [row for row in rows if not row["attack"]]
         comparisons = compare_rows(benign, COMPARED)
-        write_comparisons(self.run.directory, comparisons)
+        write_json(self.run.directory / COMPARISONS, comparisons)
         return Result(self._policies(rows, comparisons), self._counts(), ["attempts"])
 
     def _take_what_is_there(self, keys: Sequence[str]) -> None:
@@ -124,7 +123,6 @@ class Benchmark:
         )
 
     def _row(self, attempt: BenchmarkAttempt, trajectory: AgentTrajectory) -> Row:
-        """Return the row of an attempt in evaluation.jsonl."""
         question = attempt.question
         return {
             "policy": attempt.agent,
@@ -151,9 +149,7 @@ class Benchmark:
             # Attacks have their own metrics, and must not lower the success of an agent.
             benign = [row for row in own if not row["attack"]]
             estimates = {**summarise(benign), **self.summarise(own)}
-            metrics: dict[str, Any] = {}
-            for key, estimate in estimates.items():
-                metrics[key] = estimate.to_dict()
+            metrics: dict[str, Any] = {key: estimate.to_dict() for key, estimate in estimates.items()}
             metrics |= _against_first(name, first, comparisons)
             policies.append({"name": name, "metrics": metrics})
         return policies
@@ -204,5 +200,30 @@ def _against_first(name: str, first: str, comparisons: Sequence[Mapping[str, Any
     return {}
 
 
-def _write_rows(run: Run, rows: Sequence[Row]) -> None:
-    write_text(run.directory / "evaluation.jsonl", json_lines(rows))
+def compare_rows(rows: Sequence[Row], metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """Compare every pair of agents (later minus earlier), with Holm's adjustment over the pairs of each metric.
+
+    Args:
+        rows: rows of evaluation.jsonl, in the order of the agents.
+        metrics: names of the metrics.
+    """
+    templates = {row["prompt_id"]: row["template"] for row in rows}
+    # in the order of the run, which decides which agent is subtracted from which
+    agents = list(dict.fromkeys(row["policy"] for row in rows))
+    entries = []
+    for metric in metrics:
+        outcomes = {agent: by_task(rows, agent, metric) for agent in agents}
+        # an agent may lack a metric, e.g. if none of its attempts were scored
+        measured = {agent: tasks for agent, tasks in outcomes.items() if tasks}
+        for found in compare_agents(measured, templates):
+            entry = {"metric": metric, "first": found.first, "second": found.second, **found.comparison.to_dict()}
+            # JSON has no NaN
+            p_holm = None if math.isnan(found.adjusted_p) else found.adjusted_p
+            entry |= {"p_holm": p_holm, "tasks": found.comparison.difference.n}
+            entries.append(entry)
+    return entries
+
+
+def by_task(rows: Sequence[Row], agent: str, metric: str) -> dict[str, list[float]]:
+    """Return task → the agent's scored attempts."""
+    return outcomes_by([row for row in rows if row["policy"] == agent], "prompt_id", metric)

@@ -8,13 +8,11 @@ verifier of `reward=code_tests`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.tools import Tool
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion, spread
 from rlhf_lab.packs.agents.benchmarks.benchmark import Benchmark, Row, Scores, estimate_column
@@ -23,7 +21,6 @@ from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.code_executor import TOOL
 from rlhf_lab.packs.agents.harness.models import open_agents
 from rlhf_lab.packs.agents.harness.program import question_of
-from rlhf_lab.packs.agents.tools.task_set import TaskSet
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 from rlhf_lab.packs.code.debugging.debugging import DebuggingTasks
 from rlhf_lab.packs.code.rewards.code_tests import CodeVerifier, hidden_tests
@@ -40,38 +37,24 @@ NO_PROGRAM = "no program"
 """Verdict of an attempt without a program; other verdicts come from the grader."""
 
 
-class CorpusTasks:
-    """Tasks without tools from the rows of a corpus that have hidden tests, such as those of data=humaneval."""
-
-    def __init__(self, corpus: Corpus):
-        self.corpus = corpus
-        pairs = (*corpus.train, *corpus.test)
-        solutions = {pair.prompt: pair.chosen for pair in pairs}
-        # Nothing is trained here, so the rows that other stages train on are used as well.
-        rows = [*corpus.tasks("train"), *corpus.tasks("test")]
-        tested = [row for row in rows if hidden_tests(row.metadata, "") is not None]
-        self.chosen = []
-        for index, row in enumerate(tested):
-            self.chosen.append(self._task(index, row, solutions[row.prompt]))
-
-    def _task(self, number: int, row: Task, solution: str) -> Task:
+def corpus_tasks(corpus: Corpus) -> list[Task]:
+    """Return the rows of a corpus that have hidden tests, such as those of data=humaneval, as tasks without tools."""
+    solutions = {pair.prompt: pair.chosen for pair in (*corpus.train, *corpus.test)}
+    # Nothing is trained here, so the rows that other stages train on are used as well.
+    rows = [*corpus.tasks("train"), *corpus.tasks("test")]
+    tasks = []
+    for number, row in enumerate(row for row in rows if hidden_tests(row.metadata, "") is not None):
         question = question_of(row)
-        entry_point = str(row.metadata.get("entry_point") or "")
-        provided = prompt_code(question, entry_point)
+        provided = prompt_code(question, str(row.metadata.get("entry_point") or ""))
         names = {
             "id": str(row.metadata.get("task_id") or number),
-            "category": self.corpus.name,
+            "category": corpus.name,
             "question": question,
             "program": provided,
-            "solution": provided + solution,
+            "solution": provided + solutions[row.prompt],
         }
-        return Task(row.prompt, {**row.metadata, **names})
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        return self.chosen
-
-    def tools(self, task: Task, seed: int) -> list[Tool]:
-        return []
+        tasks.append(Task(row.prompt, {**row.metadata, **names}))
+    return tasks
 
 
 class CodeBenchmark:
@@ -83,14 +66,7 @@ class CodeBenchmark:
         assert isinstance(verifier, CodeVerifier)
         self.verifier = verifier
         questions = spread(questions_of(settings, run), settings.limit)
-        self.benchmark = Benchmark(
-            run,
-            agents,
-            questions,
-            settings.attempts,
-            self.score,
-            self.summarise,
-        )
+        self.benchmark = Benchmark(run, agents, questions, settings.attempts, self.score, self.summarise)
 
     def finish(self) -> Result:
         result = self.benchmark.finish()
@@ -108,11 +84,8 @@ class CodeBenchmark:
         passed = [passes(grade) for grade in grades] or [0.0]
         first, last = passed[0], passed[-1]
         final = grades[-1] if grades else None
-        rounds = {}
-        for cutoff in self.settings.rounds_at:
-            # An attempt that stopped before a cut-off keeps the result of its last program.
-            last_round = min(cutoff, len(passed))
-            rounds[f"solved_within/{cutoff}"] = passed[last_round - 1]
+        # An attempt that stopped before a cut-off keeps the result of its last program.
+        rounds = {f"solved_within/{n}": passed[min(n, len(passed)) - 1] for n in self.settings.rounds_at}
         gain = None if first is None or last is None else last - first
         return {
             "success": last,
@@ -145,23 +118,14 @@ class CodeBenchmark:
 
 def questions_of(settings: CodeBench, run: Run) -> list[BenchmarkQuestion]:
     """Return the selected tasks. Raise ConfigError if the data have none."""
-    tasks: TaskSet
     if settings.tasks == "own":
-        tasks, name = DebuggingTasks(settings.tiers), "own"
+        tasks, name = DebuggingTasks(settings.tiers).tasks("test"), "own"
     else:
-        tasks, name = CorpusTasks(run.corpus), run.corpus.name
-    chosen = tasks.tasks("test")
-    if not chosen:
+        tasks, name = corpus_tasks(run.corpus), run.corpus.name
+    if not tasks:
         raise ConfigError(f"algorithm.tasks=data: no row of data={name} has hidden tests; use e.g. data=humaneval")
-    limits = _limits(run)
-    return [BenchmarkQuestion(name, task, tasks, limits) for task in chosen]
-
-
-def _limits(run: Run) -> dict[str, Any]:
-    """Return the limits of programs. They are part of an attempt's identity, because an agent can observe them."""
-    sandbox = run.config.sandbox
-    names = ("timeout_s", "memory_mib", "disk_mib", "processes", "output_kib")
-    return {name: getattr(sandbox, name) for name in names}
+    # An agent can observe the limits of programs, so they are part of an attempt's identity.
+    return [BenchmarkQuestion(name, task, lambda task, seed: [], run.config.sandbox.limits) for task in tasks]
 
 
 def programs_of(trajectory: AgentTrajectory) -> list[str]:

@@ -30,9 +30,7 @@ MARKUP = re.compile(r"<(?:(?P<tag>/?[a-zA-Z])|[!?/])")
 # Possessive quantifiers (++, *+) prevent backtracking: no character is read twice if the `>` is missing.
 TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)((?:[^>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+)>""")
 # an attribute and its value: in double quotes, in single quotes, or without
-HREF = re.compile(
-    r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>]*+)))?+""",
-)
+HREF = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>]*+)))?+""")
 LONG_NUMBER = re.compile(r"&#(?:0*+[0-9]{8,}+|[xX]0*+[0-9a-fA-F]{7,}+);?")
 """Numeric character reference (`&#…;`) whose number is too large for a character. Python refuses to read numbers of
 more than 4,300 digits."""

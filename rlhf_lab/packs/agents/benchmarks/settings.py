@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,10 +11,9 @@ from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.files import file_digest
-from rlhf_lab.core.ranges import BySize, Distinct, Ge, NotEmpty
+from rlhf_lab.core.ranges import BySize, CheckedSettings, Distinct, Ge, Le, NotEmpty
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
-from rlhf_lab.packs.agents.benchmarks.gaia_settings import GaiaChoices
-from rlhf_lab.packs.agents.benchmarks.web_settings import SearchName, WebChoices
+from rlhf_lab.packs.agents.benchmarks.web_search import SERVICES
 from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.packs.agents.gaia.rows import source_digest
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
@@ -28,6 +28,41 @@ INJECTIONS = Path(__file__).with_name("injections.yml")
 TaskSetName = Literal["mini", "generated", "world"]
 Tier = Literal[1, 2, 3]
 Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting"]
+# http is allowed on this machine only, because the key must not cross a network unencrypted.
+SAFE_URL = re.compile(r"https://\S+|http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?(?:/\S*)?")
+SearchName = Literal["own", "none", "tavily", "brave", "serper"]
+
+
+@dataclass(frozen=True)
+class WebChoices(CheckedSettings):
+    """The web that agents use.
+
+    Args:
+        search: `none` is no web; `own` is the offline web of GAIA-Mini; `tavily`, `brave` and `serper` are live
+            services.
+        search_key_env: environment variable with the key of the service; empty means the service's usual variable.
+        search_url: address of the service; empty means its official address.
+        search_results: number of results per search.
+    """
+
+    search: SearchName = "none"
+    search_key_env: str = ""
+    search_url: str = ""
+    search_results: Annotated[int, Ge(1), Le(20)] = 5
+
+    def rules(self) -> tuple[Rule, ...]:
+        is_live = self.search in SERVICES
+        return (
+            *super().rules(),
+            (
+                is_live or not (self.search_key_env or self.search_url),
+                f"search_key_env and search_url need a live service, but search={self.search} is none; leave them out",
+            ),
+            (
+                not self.search_url or SAFE_URL.fullmatch(self.search_url) is not None,
+                f"search_url={self.search_url}: the key is sent there, so use https, or http on this machine",
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -113,12 +148,49 @@ class AgentBench(AgentStage, WebChoices):
 
 @register("algorithm", "gaia")
 @dataclass(frozen=True)
-class Gaia(AgentStage, GaiaChoices):
-    """Benchmark on GAIA: questions for assistants with tools, scored as on the leaderboard and leniently."""
+class Gaia(AgentStage, WebChoices):
+    """Benchmark on GAIA: questions for assistants with tools, scored as on the leaderboard and leniently.
+
+    Args:
+        source: set of questions. `mini` is a set of thirty built-in questions with a small offline web; `official`
+            reads the questions in `path`.
+        path: a copy of the official repository, its metadata file, or a hub id such as `gaia-benchmark/GAIA`.
+        split: split of the official set: `validation`, or `test`, whose answers are secret, so that nothing is scored.
+        levels: levels of difficulty to include, from 1 to 3.
+        limit: maximum number of questions per level; the first ones are used, and 0 means all.
+        search: `own` is the offline web of `mini`; `none` is no web; `tavily`, `brave` and `serper` are live services.
+    """
 
     inputs = replace(AgentStage.inputs, digested=("path",))
     resources = replace(AgentStage.resources, runs_code=True)
     by_size = BySize(smoke={"limit": 2})
+    source: Literal["mini", "official"] = "mini"
+    path: str = ""
+    split: Literal["validation", "test"] = "validation"
+    levels: Annotated[
+        tuple[Annotated[int, Ge(1), Le(3)], ...], NotEmpty(hint="write some of 1, 2 and 3"), Distinct()
+    ] = (1, 2, 3)
+    limit: Annotated[int, Ge(0, hint="0 is all")] = 0
+    search: SearchName = "own"
+
+    def rules(self) -> tuple[Rule, ...]:
+        is_mini = self.source == "mini"
+        return (
+            *super().rules(),
+            (is_mini or bool(self.path), "source=official needs path=DIR, FILE or a hub id (gaia-benchmark/GAIA)"),
+            (
+                not (is_mini and self.path),
+                f"path={self.path} is only read with source=official; remove it or set source",
+            ),
+            (
+                not (is_mini and self.search != "own"),
+                f"search={self.search}: the questions of source=mini need their offline web; use search=own",
+            ),
+            (
+                is_mini or self.search != "own",
+                "search=own has no pages for the official questions; use search=none, tavily, brave or serper",
+            ),
+        )
 
     def contents(self) -> dict[str, str]:
         if self.source == "mini":

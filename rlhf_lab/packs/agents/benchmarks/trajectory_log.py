@@ -74,11 +74,10 @@ class TrajectoryLog:
             about: further columns of the row.
             trajectory: trajectory of the attempt.
         """
-        row = {"key": key, **about, "trajectory": to_json(trajectory)}
+        row = {"key": key, **about, "trajectory": asdict(trajectory)}
         # The checksum is computed from the values as they are read back, e.g. with lists instead of tuples.
-        plain_values = parse_json(json.dumps(row, default=str))
-        redacted = without_secrets(plain_values, self._secrets)
-        self._append([_checksummed(redacted)])
+        redacted = without_secrets(parse_json(json.dumps(row, default=str)), self._secrets)
+        self._append([{**redacted, "sha256": fingerprint(redacted)}])
 
     def adopt(self, keys: Iterable[str], folders: Iterable[Path]) -> None:
         """Copy missing attempts with these keys from runs in other directories with the same code."""
@@ -91,10 +90,7 @@ class TrajectoryLog:
                 return
             if not _same_code(code, read_json(directory / CODE)):
                 continue
-            rows = {}
-            for row in _intact(directory / FILE):
-                if row is not None and row["key"] in missing:
-                    rows[row["key"]] = row
+            rows = {row["key"]: row for row in read_trajectories(directory) if row["key"] in missing}
             self._append(list(rows.values()))
             self.adopted += len(rows)
             missing -= rows.keys()
@@ -128,10 +124,6 @@ def _same_code(mine: Mapping[str, Any], theirs: Any) -> bool:
     return all(others.get(name, digest) == digest for name, digest in definitions.items())
 
 
-def _checksummed(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "sha256": fingerprint(row)}
-
-
 def _intact(path: Path) -> Iterator[dict[str, Any] | None]:
     """Yield the rows of a log in order; None for a row that is incomplete or damaged."""
     if not path.exists():
@@ -146,7 +138,6 @@ def _intact(path: Path) -> Iterator[dict[str, Any] | None]:
 
 
 def _is_intact(row: Mapping[str, Any]) -> bool:
-    """Return True if a row matches its checksum."""
     if not isinstance(row.get("key"), str):
         return False
     content = {name: value for name, value in row.items() if name != "sha256"}
@@ -158,17 +149,12 @@ def read_trajectories(directory: Path) -> list[dict[str, Any]]:
     return [row for row in _intact(directory / FILE) if row is not None]
 
 
-def to_json(trajectory: AgentTrajectory) -> dict[str, Any]:
-    return asdict(trajectory)
-
-
 def from_json(values: Mapping[str, Any]) -> AgentTrajectory:
-    """Return the trajectory that `to_json` converted. The values may have been written as JSON and read again."""
+    """Return the trajectory with these values, from `asdict` or from JSON."""
     turns = []
     for turn in values["turns"]:
         calls = tuple(Call(**call) for call in turn["calls"])
-        values_of_turn = {**turn, "calls": calls}
-        turns.append(ModelTurn(**values_of_turn))
+        turns.append(ModelTurn(**{**turn, "calls": calls}))
     return AgentTrajectory(**{**values, "turns": tuple(turns)})
 
 
@@ -183,10 +169,7 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
     """Replace secrets, and texts that look like secrets, in a JSON value."""
     if isinstance(value, dict):
-        redacted = {}
-        for name, item in value.items():
-            redacted[without_secrets(name, secrets)] = without_secrets(item, secrets)
-        return redacted
+        return {without_secrets(name, secrets): without_secrets(item, secrets) for name, item in value.items()}
     if isinstance(value, list):
         return [without_secrets(item, secrets) for item in value]
     if not isinstance(value, str):

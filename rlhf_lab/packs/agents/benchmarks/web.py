@@ -1,21 +1,21 @@
-"""Web access for the agents of a benchmark: the search provider, and task sets whose tools include web search."""
+"""Web access for the agents of a benchmark: the search provider, and tools for web search."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.packs.agents.benchmarks.attempts import BenchmarkQuestion
-from rlhf_lab.packs.agents.benchmarks.web_search import live_search
-from rlhf_lab.packs.agents.benchmarks.web_settings import WebChoices
+from rlhf_lab.packs.agents.benchmarks.settings import WebChoices
+from rlhf_lab.packs.agents.benchmarks.web_search import SERVICES, WebSearch
 from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests, mini_index
 from rlhf_lab.packs.agents.gaia.search import SearchProvider
 from rlhf_lab.packs.agents.gaia.tools import web_tools
-from rlhf_lab.packs.agents.tools.task_set import TaskSet
 
 WEB_SEARCH = "web_search"
 """Name of the web search tool. It is not `search`, because the tools of a task often include one with that name."""
@@ -32,13 +32,14 @@ def search_provider(settings: WebChoices, store: Path) -> SearchProvider | None:
         return None
     if settings.search == "own":
         return mini_index(settings.search_results)
-    return live_search(
-        settings.search,
-        store,
-        key_env=settings.search_key_env,
-        url=settings.search_url,
-        results=settings.search_results,
-    )
+    variable = settings.search_key_env or SERVICES[settings.search].key_env
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(
+            f"algorithm.search={settings.search}: the environment variable {variable} contains no key; set it "
+            f"(export {variable}=…), or name another variable with algorithm.search_key_env"
+        )
+    return WebSearch(settings.search, key, store, url=settings.search_url, results=settings.search_results)
 
 
 def offline_pages(settings: WebChoices) -> str:
@@ -46,31 +47,20 @@ def offline_pages(settings: WebChoices) -> str:
     return fixture_digests()[PAGES] if settings.search == "own" else ""
 
 
-class WithWeb:
-    """Task set whose tools include `web_search` and `open_page`; see `TaskSet`."""
-
-    def __init__(self, tasks: TaskSet, provider: SearchProvider):
-        self.source, self.provider = tasks, provider
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        return self.source.tasks(split)
-
-    def tools(self, task: Task, seed: int) -> list[Tool]:
-        search, open_page = web_tools(self.provider)
-        return [*self.source.tools(task, seed), replace(search, name=WEB_SEARCH), open_page]
-
-
 def with_web(
     questions: Sequence[BenchmarkQuestion], provider: SearchProvider, settings: WebChoices
 ) -> list[BenchmarkQuestion]:
-    """Return the questions with web tools added. The web's settings become part of the identity of attempts."""
-    web: dict[str, Any] = {
-        "search": settings.search,
-        "results": settings.search_results,
-        "pages": offline_pages(settings),
-    }
-    extended = []
-    for question in questions:
-        tasks = WithWeb(question.tasks, provider)
-        extended.append(replace(question, tasks=tasks, known=[question.known, web]))
-    return extended
+    """Return the questions with the tools `web_search` and `open_page` added. The web's settings become part of the
+    identity of attempts.
+    """
+    web = {"search": settings.search, "results": settings.search_results, "pages": offline_pages(settings)}
+    search, open_page = web_tools(provider)
+    added = [replace(search, name=WEB_SEARCH), open_page]
+
+    def extended(question: BenchmarkQuestion) -> BenchmarkQuestion:
+        def make_tools(task: Task, seed: int) -> list[Tool]:
+            return [*question.make_tools(task, seed), *added]
+
+        return replace(question, make_tools=make_tools, known=[question.known, web])
+
+    return [extended(question) for question in questions]

@@ -1,25 +1,30 @@
 """Pages of the live web as text.
 
 A model chooses the addresses. Only http and https on public hosts are opened, and redirects are checked as well, so no
-file and no service of this machine and its network can be read. The connection uses the address that was checked. A
-page has one deadline, which includes redirects, and a maximum size.
+file and no service of this machine and its network can be read. A page has one deadline, which includes redirects, and
+a maximum size.
+
+A host name is resolved once, its addresses are checked, and the connection uses one of these addresses. This prevents
+DNS rebinding, where a second look-up of the same name returns a private address.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from http.client import HTTPException
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from rlhf_lab.core import http_client
 from rlhf_lab.core.http_client import ExchangeLimits
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.packs.agents.benchmarks.html_text import html_text
-from rlhf_lab.packs.agents.benchmarks.web_connection import build_opener, resolve
 from rlhf_lab.packs.agents.gaia.files import file_text, is_readable
 
 DEADLINE_S = 20.0
@@ -38,6 +43,16 @@ CHARSET = re.compile(rb"charset\s*=\s*[\"']?([\w-]+)", re.ASCII | re.IGNORECASE)
 """Character set in the head of an HTML page: <meta charset="shift_jis">."""
 KEPT = "/%:@!$&'()*+,;=~"
 """Characters of an address that are not quoted. `%` is one of them, because the address may be quoted already."""
+UNICAST_V6 = IPv6Network("2000::/3")
+"""IPv6 addresses that are assigned to hosts of the internet. It excludes NAT64 (64:ff9b::/96, 64:ff9b:1::/48),
+IPv4-mapped and -compatible (::/8), local, site-local, multicast and discard addresses."""
+NOT_PUBLIC = (
+    IPv4Network("192.88.99.0/24"),  # 6to4 relays
+    IPv6Network("2001::/23"),  # IETF protocols, including Teredo (2001::/32), which embeds an IPv4 address
+    IPv6Network("2002::/16"),  # 6to4, which embeds an IPv4 address
+    IPv6Network("3fff::/20"),  # documentation
+)
+"""Networks that some versions of `ipaddress` consider global although they have no hosts of the public web."""
 
 
 def page_text(url: str, *, allow_private: bool = False) -> str:
@@ -126,3 +141,51 @@ class _CheckedRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         _check_address(newurl, self._allow_private)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def is_public(address: str) -> bool:
+    """Return True if an IP address (as text) belongs to a single host of the public internet."""
+    without_zone = address.partition("%")[0]
+    parsed: IPv4Address | IPv6Address = ip_address(without_zone)
+    if isinstance(parsed, IPv6Address) and parsed not in UNICAST_V6:
+        return False
+    is_single_host = parsed.is_global and not parsed.is_multicast and not parsed.is_reserved
+    refused = [network for network in NOT_PUBLIC if network.version == parsed.version]
+    return is_single_host and not any(parsed in network for network in refused)
+
+
+def resolve(host: str, port: int, *, allow_private: bool) -> list[Any]:
+    """Return the addresses of a host in the form of `socket.getaddrinfo`.
+
+    Raises:
+        ToolError: the host does not exist, or one of its addresses is not public.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ToolError(f"error: {host} cannot be reached: there is no such host") from error
+    hosts = [str(socket_address[0]) for *_, socket_address in addresses]
+    # All of them, because the connection may use any: a public name may also point to a private address.
+    if not allow_private and not all(map(is_public, hosts)):
+        raise ToolError(f"error: {host} is not on the public web")
+    return addresses
+
+
+def build_opener(
+    redirects: urllib.request.HTTPRedirectHandler, limits: ExchangeLimits, *, allow_private: bool
+) -> urllib.request.OpenerDirector:
+    """Return a urllib opener for one http or https request, through the environment's proxy if there is one.
+
+    The time limit in `limits` starts with this call.
+
+    Args:
+        redirects: decides which redirects are followed.
+        limits: deadline and maximum size.
+        allow_private: True to allow hosts of this machine and its network.
+    """
+
+    def resolve_checked(host: str, port: int, is_proxy: bool) -> list[Any]:
+        # The user's environment names the proxy, so it is trusted and may be a private host.
+        return resolve(host, port, allow_private=allow_private or is_proxy)
+
+    return http_client.build_opener(redirects, limits, resolve=resolve_checked)

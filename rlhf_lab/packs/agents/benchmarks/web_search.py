@@ -8,7 +8,6 @@ raised, which the agent reads.
 from __future__ import annotations
 
 import json
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -19,16 +18,14 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlencode
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import fingerprint, make_dir, parse_json, read_json, write_json
 from rlhf_lab.core.http_client import ExchangeLimits, RefuseRedirects, retry_after_s
 from rlhf_lab.core.http_retry import PassingFailure, RetryPolicy, is_passing
 from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import ToolError
-from rlhf_lab.packs.agents.benchmarks.web_connection import build_opener
-from rlhf_lab.packs.agents.benchmarks.web_pages import page_text
+from rlhf_lab.packs.agents.benchmarks.web_pages import build_opener, page_text
 from rlhf_lab.packs.agents.gaia.search import Hit, SearchUnavailable
-from rlhf_lab.packs.judging.judges.keys import scrub, without_key
+from rlhf_lab.packs.judging.judges.access import scrub, without_key
 
 LIMITS = ExchangeLimits(seconds=30.0, max_bytes=8 * 2**20)
 """Limits of one HTTP request to the search service; a search that fails is requested again."""
@@ -91,18 +88,6 @@ SERVICES: Mapping[str, SearchService] = {
 }
 
 
-def live_search(service: str, store: Path, *, key_env: str = "", url: str = "", results: int = 5) -> WebSearch:
-    """Open a service with its key from the environment. Raise ConfigError if the key is missing."""
-    variable = key_env or SERVICES[service].key_env
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ConfigError(
-            f"algorithm.search={service}: the environment variable {variable} contains no key; set it "
-            f"(export {variable}=…), or name another variable with algorithm.search_key_env"
-        )
-    return WebSearch(service, key, store, url=url, results=results)
-
-
 class WebSearch:
     """Live search provider: queries a search service and reads web pages, and stores both on disk.
 
@@ -143,12 +128,7 @@ class WebSearch:
     def search(self, query: str) -> list[Hit]:
         # A model may write lone surrogates, which can neither be sent nor stored.
         query = well_formed(query)
-        key = {
-            "service": self._name,
-            "url": self._url,
-            "query": query,
-            "results": self._results,
-        }
+        key = {"service": self._name, "url": self._url, "query": query, "results": self._results}
         path = self._path("search", key)
         with self._lock(path):  # two agents with the same query pay once
             row = read_json(path)

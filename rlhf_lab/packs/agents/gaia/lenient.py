@@ -33,18 +33,7 @@ PREFIX = re.compile(rf"(?:(?:the\s+)?(?:final\s+)?answer\s*(?:is\b|[:=])[\s:*_]*
 DASHES = re.compile("[\u2010-\u2015\u2212\ufe58\ufe63\uff0d]")  # all of Unicode's dashes and minus signs
 QUOTES = str.maketrans("‘’‚“”„«»", '\'\'\'"""""')
 LETTERS = str.maketrans(
-    {
-        "×": "x",
-        "ø": "o",
-        "Ø": "O",
-        "ł": "l",
-        "Ł": "L",
-        "đ": "d",
-        "æ": "ae",
-        "Æ": "AE",
-        "œ": "oe",
-        "Œ": "OE",
-    }
+    {"×": "x", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"}
 )
 """Letters that Unicode does not decompose, and signs that occur in numbers."""
 FRACTION = re.compile("[¼-¾⅐-⅞]")  # ½, ¾, ⅔

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import file_digest
@@ -26,37 +26,22 @@ PAGES = "pages.yml"
 SLOT = re.compile(r"<<(\w+)>>")  # a value of an earlier step: <<population>>
 
 
-class ScriptedSolution(NamedTuple):
-    """Result of executing the annotator's steps.
-
-    Attributes:
-        calls: calls of tools with their results.
-        answer: the answer; None if it depends on the result of a step that was skipped.
-    """
-
-    calls: tuple[Call, ...]
-    answer: str | None
-
-
 @cache
 def mini_questions() -> tuple[GaiaQuestion, ...]:
-    """Return the thirty questions in the order of their levels."""
-    questions = [_question(entry) for entry in _entries().values()]
-    return tuple(_with_steps(question) for question in questions)
+    return tuple(_question(entry) for entry in _entries().values())
 
 
 @cache
 def mini_index(results: int = 5) -> PageIndex:
     """Return the search provider for the invented web of the questions."""
-    pages = []
-    for url, page in _read(PAGES).items():
-        pages.append(WebPage(url, page["title"], page["text"].strip()))
-    return PageIndex(pages, results)
+    pages = _read(PAGES).items()
+    return PageIndex([WebPage(url, page["title"], page["text"].strip()) for url, page in pages], results)
 
 
 def mini_file(name: str) -> bytes:
-    """Return the content of an attachment."""
-    return _files()[name].encode()
+    # All attachments are text files, so one YAML file contains them.
+    content: str = _read("files.yml")[name]
+    return content.encode()
 
 
 def fixture_digests() -> dict[str, str]:
@@ -65,8 +50,10 @@ def fixture_digests() -> dict[str, str]:
     return {file.name: file_digest(file) for file in files}
 
 
-def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> ScriptedSolution:
+def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> tuple[list[Call], str | None]:
     """Execute the annotator's steps of one of the thirty questions.
+
+    Return the calls with their results, and the answer, which is None if it depends on a step that was skipped.
 
     Args:
         question: the question.
@@ -76,10 +63,7 @@ def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> Scri
     """
     entry = _entries()[question.id]
     tools_of_question = question_tools(
-        provider=mini_index(),
-        files=list(question.files),
-        read=mini_file,
-        run_code=run_code,
+        provider=mini_index(), files=list(question.files), read=mini_file, run_code=run_code
     )
     tools = {tool.name: tool for tool in tools_of_question}
     values: dict[str, str] = {}
@@ -99,28 +83,16 @@ def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> Scri
             values[name] = _taken(question.id, call, _fill(pattern, escaped))
     gold = entry["gold"]
     is_complete = all(name in values for name in SLOT.findall(gold))
-    answer = _fill(gold, values) if is_complete else None
-    return ScriptedSolution(tuple(calls), answer)
+    return calls, _fill(gold, values) if is_complete else None
 
 
 def _question(entry: Mapping[str, Any]) -> GaiaQuestion:
     # distinct, in the order of their first use
     tools = dict.fromkeys(step["tool"] for step in entry["steps"])
     files = {name: name for name in entry.get("files", ())}
-    return GaiaQuestion(
-        entry["id"],
-        entry["question"],
-        entry["level"],
-        entry["answer"],
-        files,
-        tools=tuple(tools),
-    )
-
-
-def _with_steps(question: GaiaQuestion) -> GaiaQuestion:
-    calls = solve(question, None).calls
-    steps = [{"tool": call.name, "arguments": dict(call.arguments)} for call in calls]
-    return replace(question, steps=tuple(steps))
+    question = GaiaQuestion(entry["id"], entry["question"], entry["level"], entry["answer"], files, tools=tuple(tools))
+    calls, _ = solve(question, None)
+    return replace(question, steps=tuple({"tool": call.name, "arguments": dict(call.arguments)} for call in calls))
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
@@ -139,13 +111,6 @@ def _taken(question: str, call: Call, pattern: str) -> str:
 @cache
 def _entries() -> dict[str, dict[str, Any]]:
     return {entry["id"]: entry for entry in _read("questions.yml")}
-
-
-@cache
-def _files() -> dict[str, str]:
-    # All attachments are text files, so one YAML file contains them.
-    files: dict[str, str] = _read("files.yml")
-    return files
 
 
 def _read(name: str) -> Any:

@@ -6,19 +6,9 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-ONES = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-SMALL = {word: value for value, word in enumerate(ONES)}
-SMALL |= {word: 10 * value for value, word in enumerate(TENS, start=2)}
-SCALES = {
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
+from rlhf_lab.packs.agents.harness.quantities import WORDS
+
+SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 MAGNITUDES = SCALES | {"hundred": 100, "dozen": 12, "bn": 10**9}  # words after a number that multiply it
 
 UNITS = {
@@ -54,7 +44,7 @@ MIXED = re.compile(r"(?P<whole>\d+)\s+(?P<above>\d+)\s*/\s*(?P<below>\d+)(?!\d)"
 SIGNED = re.compile(r"(?P<sign>-|\+|minus\s+)?\s*(?P<currency>[$€£])?\s*(?P<rest>.*)", re.DOTALL)
 FREE_UNIT = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)?")
 """Unit that is not in the table: one or two words."""
-NO_UNITS = {"and", "or", "not", "to", "plus", "minus", "is", "than", "but", *SMALL, *MAGNITUDES}
+NO_UNITS = {"and", "or", "not", "to", "plus", "minus", "is", "than", "but", *WORDS, *MAGNITUDES}
 """Words that cannot be a unit: a text with one of them after a number is not just a number."""
 LONGEST = 200
 """Maximum number of characters of a number. Python refuses to read integers of thousands of digits."""
@@ -131,16 +121,16 @@ def words_value(words: list[str]) -> tuple[int, int]:
     """Return (value, number of words) of the number at the start of a list of words; (0, 0) if there is none."""
     total = current = taken = 0
     for position, word in enumerate(words):
-        if word in SMALL:
-            current += SMALL[word]
+        if word in WORDS:
+            current += WORDS[word]
         elif word == "hundred":
             # "hundred" multiplies only the current group: "two thousand three hundred" is 2 * 1000 + 3 * 100.
             current = max(current, 1) * 100
         elif word in SCALES:
             total += max(current, 1) * SCALES[word]
             current = 0
-        elif word == "and" and taken and position + 1 < len(words) and words[position + 1] in SMALL:
-            if words[position - 1] in SMALL:
+        elif word == "and" and taken and position + 1 < len(words) and words[position + 1] in WORDS:
+            if words[position - 1] in WORDS:
                 break  # "two and three" are two numbers; "two hundred and three" is one
             continue
         else:

@@ -26,7 +26,6 @@ WHITESPACE = re.compile(r"\s")
 
 
 def official_score(answer: str | None, gold: str) -> bool:
-    """Return True if the answer is right."""
     # The leaderboard converts a missing answer to this text.
     answer = "None" if answer is None else answer
     if _is_number(gold):

@@ -70,7 +70,6 @@ def _row_text(row: Sequence[object]) -> str:
 
 
 def _empty(count: int, noun: str) -> list[str]:
-    """Return texts for a run of empty rows or cells."""
     return [""] * count if count <= MAX_GAP else [f"[{count} empty {noun}]"]
 
 

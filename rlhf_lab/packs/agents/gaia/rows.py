@@ -127,19 +127,18 @@ def _question(values: Mapping[str, Any], directory: Path | None, split: str) -> 
         split: the split.
     """
     name = values.get("file_name") or ""
-    files = {name: _location(name, values, directory, split)} if name else {}
     return GaiaQuestion(
         id=_id(values),
         question=text_column(values, "Question"),
         level=_level(column(values, "Level")),
         answer=_answer(column(values, "Final answer")),
-        files=files,
+        files={name: _location(name, values, directory, split)} if name else {},
         notes=_notes(values.get("Annotator Metadata")),
     )
 
 
 def _id(values: Mapping[str, Any]) -> str:
-    """Return the id of a question. Raise RowProblem if it cannot be the name of a directory in a run."""
+    # The id is the name of a directory in a run.
     task_id = text_column(values, "task_id")
     if not _is_simple_name(task_id):
         raise RowProblem(f"column 'task_id' is {describe(task_id)}; expected a simple name without / \\ : and not ..")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.tools import ToolError
+from rlhf_lab.packs.agents.tools.retrieval import Bm25
 
 
 class SearchUnavailable(LabError, ConnectionError):
@@ -60,8 +59,6 @@ WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(
     ("a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the", "to")
 )
-SATURATION, LENGTH_SHARE = 1.2, 0.75
-"""Parameters k1 and b of BM25, with the defaults of Lucene."""
 TITLE_WEIGHT = 3
 """Number of times that each word of the title counts."""
 SNIPPET_WORDS = 32  # length of the excerpt of a result
@@ -76,46 +73,21 @@ class PageIndex:
     """
 
     def __init__(self, pages: Sequence[WebPage], results: int = 5):
-        in_order = sorted(pages, key=lambda page: page.url)
-        self._pages = {page.url: page for page in in_order}
+        self._pages = {page.url: page for page in sorted(pages, key=lambda page: page.url)}
         self._results = results
-        self._counts = {url: _word_counts(page) for url, page in self._pages.items()}
-        self._lengths = {url: sum(counts.values()) for url, counts in self._counts.items()}
-        total_length = sum(self._lengths.values())
-        self._mean_length = total_length / max(len(self._pages), 1)
-        # number of pages that contain a word
-        self._pages_with = Counter(word for counts in self._counts.values() for word in counts)
+        words = {url: _words(page.title) * TITLE_WEIGHT + _words(page.text) for url, page in self._pages.items()}
+        self._index = Bm25(words)
 
     def search(self, query: str) -> list[Hit]:
-        words = list(dict.fromkeys(_words(query)))
-        scores = {}
-        for url in self._pages:
-            scores[url] = sum(self._weight(word, url) for word in words)
-        matching = [url for url, score in scores.items() if score > 0]
-        ranked = sorted(matching, key=lambda url: -scores[url])  # stable: addresses break ties
-        hits = []
-        for url in ranked[: self._results]:
-            page = self._pages[url]
-            hits.append(Hit(page.title, url, _snippet(page.text, words)))
-        return hits
+        words = _words(query)
+        pages = [self._pages[url] for url, _ in self._index.rank(words, self._results)]
+        return [Hit(page.title, page.url, _snippet(page.text, words)) for page in pages]
 
     def open(self, url: str) -> str:
         page = self._pages.get(_address(url))
         if page is None:
             raise ToolError(f"error: no page at {url}; open an address from a search or from another page")
         return f"{page.title}\n\n{page.text}"
-
-    def _weight(self, word: str, url: str) -> float:
-        """Return the BM25 weight of a query word in a page."""
-        count = self._counts[url][word]
-        if not count:
-            return 0.0
-        # BM25 (Robertson & Zaragoza 2009, eq. 3.15) with the idf of Lucene, which is never negative.
-        holding = self._pages_with[word]
-        idf = math.log(1 + (len(self._pages) - holding + 0.5) / (holding + 0.5))
-        relative_length = self._lengths[url] / self._mean_length
-        saturation = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * relative_length)
-        return idf * count * (SATURATION + 1) / (count + saturation)
 
 
 def _words(text: str) -> list[str]:
@@ -127,11 +99,6 @@ def _words(text: str) -> list[str]:
 def _stem(word: str) -> str:
     is_plural = word.endswith("s") and not word.endswith("ss")
     return word[:-1] if is_plural and len(word) > 3 else word
-
-
-def _word_counts(page: WebPage) -> Counter[str]:
-    words = _words(page.title) * TITLE_WEIGHT
-    return Counter(words + _words(page.text))
 
 
 def _snippet(text: str, words: Sequence[str]) -> str:

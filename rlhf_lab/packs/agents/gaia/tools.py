@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.environments.maths.expressions import computed
 from rlhf_lab.packs.agents.gaia.files import file_text
 from rlhf_lab.packs.agents.gaia.search import SearchProvider
+from rlhf_lab.packs.agents.tools.knowledge import DECIMALS, calculate
 
 PART_CHARACTERS = 8000
 """Number of characters of a page or file that a model reads in one call."""
-LONGEST_EXPRESSION = 500  # characters of an expression for the calculator
-DECIMALS = 10  # digits of a result of the calculator; more are rounding errors
 PART = {"type": "string", "description": "1 for the beginning (default), 2 for what follows, …"}
 
 
@@ -37,14 +35,15 @@ def question_tools(
     if files:
         tools.append(_read_tool(files, read))
     # The calculator needs no resources, so every question has it.
-    tools.append(_calculator_tool())
+    description = f"Evaluate an expression of numbers, + - * / and parentheses, exactly; to {DECIMALS} decimals."
+    tools.append(text_tool("calculator", description, {"expression": "such as (12 + 3) * 4 / 5"}, calculate))
     if run_code is not None:
-        tools.append(_python_tool(run_code))
+        description = "Run a Python program and read what it prints. Nothing is kept between calls."
+        tools.append(text_tool("python", description, {"code": "the whole program"}, lambda code: run_code(code)))
     return tools
 
 
 def web_tools(provider: SearchProvider) -> list[Tool]:
-    """Return the tools `search` and `open_page` of a web."""
     return [_search_tool(provider), _open_tool(provider)]
 
 
@@ -55,9 +54,7 @@ def _search_tool(provider: SearchProvider) -> Tool:
         hits = provider.search(str(query))
         if not hits:
             return "no results"
-        entries = []
-        for rank, hit in enumerate(hits, start=1):
-            entries.append(f"{rank}. {hit.title}\n   {hit.url}\n   {hit.snippet}")
+        entries = [f"{rank}. {hit.title}\n   {hit.url}\n   {hit.snippet}" for rank, hit in enumerate(hits, start=1)]
         return "\n".join(entries)
 
     description = "Search the web. Gives title, address and a snippet of each result."
@@ -102,30 +99,3 @@ def _part(text: str, part: str, noun: str) -> str:
         raise ToolError(f"error: part={part}: the {noun} has {count} part{plural}, from 1")
     shown = text[(number - 1) * PART_CHARACTERS : number * PART_CHARACTERS]
     return shown if count == 1 else f"{shown}\n[part {number} of {count}]"
-
-
-def _calculator_tool() -> Tool:
-    description = f"Evaluate an expression of numbers, + - * / and parentheses, exactly; to {DECIMALS} decimals."
-    return text_tool("calculator", description, {"expression": "such as (12 + 3) * 4 / 5"}, calculate)
-
-
-def calculate(expression: str) -> str:
-    """Return the value of an expression. Raise ToolError if it has none."""
-    text = str(expression)
-    if len(text) > LONGEST_EXPRESSION:
-        raise ToolError(f"error: the expression is longer than {LONGEST_EXPRESSION} characters; split it")
-    value = computed(text, DECIMALS)
-    if value is None:
-        raise ToolError(
-            f"error: {text[:80]!r} has no value; write numbers, + - * / and parentheses, "
-            "and divide by nothing that is 0"
-        )
-    return value
-
-
-def _python_tool(run_code: Callable[[str], str]) -> Tool:
-    def python(code: str) -> str:
-        return run_code(str(code))
-
-    description = "Run a Python program and read what it prints. Nothing is kept between calls."
-    return text_tool("python", description, {"code": "the whole program"}, python)

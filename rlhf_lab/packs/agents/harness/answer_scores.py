@@ -131,18 +131,14 @@ def invented(answer: str, known: Sequence[str]) -> list[str]:
     text = " \n ".join(known)
     known_words = set(re.findall(r"\w+", text.casefold()))
     known_values = {quantity.value for quantity in quantities(text)}
-    numbers = [str(quantity.value) for quantity in _digits(answer) if quantity.value not in known_values]
+    # Without digits, `quantities` would read number words instead.
+    stated = quantities(answer) if re.search(r"\d", answer) else []
+    numbers = [str(quantity.value) for quantity in stated if quantity.value not in known_values]
     # The first word of a sentence is capitalised even if it is no name, so it is removed first.
     inside = re.sub(r"(^|[.!?:;\n])\W*\w+(?:'\w+)?", r"\1", answer.translate(APOSTROPHES))
     capitalised = re.findall(r"\b[A-Z]\w+", inside)
     names = [word for word in capitalised if word.casefold() not in known_words]
     return numbers + names
-
-
-def _digits(text: str) -> list[Any]:
-    if not re.search(r"\d", text):
-        return []  # without digits, `quantities` would read number words instead
-    return quantities(text)
 
 
 def score_answer(answer: str | None, metadata: Mapping[str, Any], *, known: Sequence[str] = ()) -> float:

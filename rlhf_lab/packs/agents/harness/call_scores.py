@@ -55,11 +55,7 @@ def score_calls(calls: Sequence[Call], expected: Sequence[ExpectedCall], *, any_
     # There are 2^n choices for n optional calls; tasks have only a few of them.
     candidates = [_score(kept, choice, any_order, retries) for choice in choices(expected)]
     # max returns the first of equal candidates: the choice with most optional calls
-    return max(candidates, key=_agreement)
-
-
-def _agreement(scores: CallScores) -> tuple[float, float, float]:
-    return scores.matched_f1, scores.sequence, scores.arguments
+    return max(candidates, key=lambda scores: (scores.matched_f1, scores.sequence, scores.arguments))
 
 
 def choices(expected: Sequence[ExpectedCall]) -> Iterator[list[ExpectedCall]]:
@@ -116,10 +112,8 @@ def _score(calls: list[Call], expected: list[ExpectedCall], any_order: bool, ret
     expected_names = [call["name"] for call in expected]
     common = shared_count(names, expected_names) if any_order else common_subsequence(names, expected_names)
     # M, E: executed and expected calls
-    same = [[float(is_same(call, target)) for target in expected] for call in calls]
-    same_ME = np.array(same)
-    fractions = [[argument_fraction(call, target) for target in expected] for call in calls]
-    fraction_ME = np.array(fractions)
+    same_ME = np.array([[float(is_same(call, target)) for target in expected] for call in calls])
+    fraction_ME = np.array([[argument_fraction(call, target) for target in expected] for call in calls])
     matched = round(best_pairing(same_ME))
     # Without any call on either side, both sequences are equal.
     return CallScores(

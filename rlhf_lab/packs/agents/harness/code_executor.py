@@ -13,10 +13,11 @@ from functools import partial
 from rlhf_lab.core.text import well_formed
 from rlhf_lab.core.tools import Call
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, AttemptFinished, ProgramAgent, Steps
-from rlhf_lab.packs.agents.harness.resources import AgentResources, CodeResult, CodeRunner
+from rlhf_lab.packs.agents.harness.resources import AgentResources, CodeRunner
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.agents.harness.tool_use import ANSWER_LINE, Act, read_answer
 from rlhf_lab.packs.code.rewards.extraction import certain_blocks, code_blocks
+from rlhf_lab.packs.code.sandbox.outcome import ProgramOutcome
 
 LEFT_OUT = "\n… {} characters left out …\n"
 NO_PROGRAM = "error: there is no program; write one between ```python and ```"
@@ -85,7 +86,7 @@ def read_code(text: str) -> str | None:
     return blocks[-1] if blocks else None
 
 
-def output_of(ran: CodeResult, max_chars: int) -> str:
+def output_of(ran: ProgramOutcome, max_chars: int) -> str:
     """Format the output of a program, and the kind of failure, in about `max_chars` characters."""
     parts = [ran.stdout.rstrip()]
     if ran.status != "ok":
@@ -106,12 +107,9 @@ def shortened(text: str, limit: int) -> str:
 
 
 def build(settings: CodeExecutor, resources: AgentResources) -> ProgramAgent:
-    def run_code(code: str, files: Mapping[str, bytes]) -> CodeResult:
-        return resources.run_code(code, files)  # the sandbox is opened when the first program is run
-
     program = partial(
         code_executor,
-        run_code=run_code,
+        run_code=lambda code, files: resources.run_code(code, files),  # the first program opens the sandbox
         rounds=settings.rounds,
         answer_is_code=settings.answer == "code",
         output_chars=settings.output_chars,

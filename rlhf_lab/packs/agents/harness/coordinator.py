@@ -9,19 +9,21 @@ query. The coordinator remembers the answers in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Literal
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, call_tool
 from rlhf_lab.packs.agents.harness.multi_agent import execute
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, ProgramAgent, Steps, run_in_parallel
-from rlhf_lab.packs.agents.harness.prompts import ASK_TOOL, Exchange
+from rlhf_lab.packs.agents.harness.prompts import ASK_TOOL
 from rlhf_lab.packs.agents.harness.resources import AgentResources
-from rlhf_lab.packs.agents.harness.scratchpad import exchanges, rewrite_notes
+from rlhf_lab.packs.agents.harness.scratchpad import with_notes
 from rlhf_lab.packs.agents.harness.settings import Coordinator
-from rlhf_lab.packs.agents.harness.tool_use import Act, read_turn
+from rlhf_lab.packs.agents.harness.tool_use import Act, converse, read_turn
 
 PART = "coordinator"
 
@@ -30,65 +32,38 @@ def coordinator(
     attempt: AgentAttempt, *, memory: Literal["list", "notes"], notes_tokens: int, executor_turns: int
 ) -> Steps[str | None]:
     """Question executors until the answer is known."""
-    if memory == "list":
-        return (yield from _with_list(attempt, executor_turns))
-    return (yield from _with_notes(attempt, notes_tokens, executor_turns))
-
-
-def _with_list(attempt: AgentAttempt, executor_turns: int) -> Steps[str | None]:
-    prompts, native = attempt.model.prompts, attempt.model.native_calls
-    conversation = attempt.to_messages(prompts.lead(attempt.question))
-    asked = 0  # queries so far, which number the executors of later turns
-    while True:
-        act = yield from _take_turn(attempt, conversation, asked, executor_turns)
-        if act.answer is not None:
-            return act.final_answer
-        asked += len(act.calls)
-        conversation.append(act.output.message)
-        if act.problem:
-            conversation.append(prompts.problem(act.problem))
-        conversation += [prompts.result(call, native=native) for call in act.calls]
-
-
-def _with_notes(attempt: AgentAttempt, notes_tokens: int, executor_turns: int) -> Steps[str | None]:
     prompts = attempt.model.prompts
-    notes = ""
-    latest: list[Exchange] = []
-    asked = 0
-    while True:
-        situation = prompts.lead_from_notes(attempt.question, notes, latest)
-        act = yield from _take_turn(attempt, attempt.to_messages(situation), asked, executor_turns)
-        if act.answer is not None:
-            return act.final_answer
-        asked += len(act.calls)
-        latest = exchanges(attempt, act)
-        notes = yield from rewrite_notes(attempt, notes, latest, notes_tokens)
+    take = partial(_take_turn, attempt, numbers=count(1), executor_turns=executor_turns)
+    if memory == "notes":
+        return (yield from with_notes(attempt, prompts.lead_from_notes, take, notes_tokens))
+    act = yield from converse(attempt, attempt.to_messages(prompts.lead(attempt.question)), take)
+    return act.final_answer if act else None
 
 
-def _take_turn(attempt: AgentAttempt, messages: Sequence[Message], asked: int, executor_turns: int) -> Steps[Act]:
+def _take_turn(
+    attempt: AgentAttempt, messages: Sequence[Message], *, numbers: Iterator[int], executor_turns: int
+) -> Steps[Act]:
     """Run one turn of the coordinator. Executors answer its queries, in parallel if there are several.
 
     Args:
         attempt: the attempt.
         messages: the conversation of the coordinator.
-        asked: number of earlier queries.
+        numbers: numbers of the executors.
         executor_turns: maximum number of turns of an executor.
     """
     tools = {ASK_TOOL.name: ASK_TOOL}
     system = attempt.model.prompts.coordinate(native=attempt.model.native_calls)
-    turn = yield from read_turn(attempt, messages, system=system, part=PART, tools=tools)
-    queries = [call for call in turn.requested if _query_of(call)]
-    executors = []
-    for number, call in enumerate(queries, start=asked + 1):
-        executors.append(execute(attempt, _query_of(call), f"executor {number}", executor_turns))
+    act = yield from read_turn(attempt, messages, system=system, part=PART, tools=tools)
+    queries = [query for call in act.calls if (query := _query_of(call))]
+    executors = [execute(attempt, query, f"executor {next(numbers)}", executor_turns) for query in queries]
     findings = iter((yield from run_in_parallel(executors)))
     calls = []
-    for call in turn.requested:
+    for call in act.calls:
         if _query_of(call):
-            calls.append(Call(call.name, call.arguments, next(findings), id=call.id))
+            calls.append(replace(call, result=next(findings)))
         else:
             calls.append(call_tool(tools, call.name, call.arguments, call.id))  # the error says what is wrong with it
-    return Act(turn.output, turn.answer, tuple(calls), turn.problem)
+    return replace(act, calls=tuple(calls))
 
 
 def _query_of(call: Call) -> str:
@@ -100,9 +75,6 @@ def _query_of(call: Call) -> str:
 
 def build(settings: Coordinator, resources: AgentResources) -> ProgramAgent:
     program = partial(
-        coordinator,
-        memory=settings.memory,
-        notes_tokens=settings.notes_tokens,
-        executor_turns=settings.executor_turns,
+        coordinator, memory=settings.memory, notes_tokens=settings.notes_tokens, executor_turns=settings.executor_turns
     )
     return ProgramAgent("coordinator", program, resources.model, settings.identity())

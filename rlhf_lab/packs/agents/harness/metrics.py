@@ -11,13 +11,7 @@ ATTEMPTS = (
         title="answer score",
         better="higher",
     ),
-    Metric(
-        "success",
-        "fraction of attempts whose answer is right",
-        title="success",
-        better="higher",
-        column="success",
-    ),
+    Metric("success", "fraction of attempts whose answer is right", title="success", better="higher", column="success"),
     Metric(
         "sequence_score",
         "F1 of the longest common subsequence of the called tools and the needed tools",

@@ -20,10 +20,8 @@ from rlhf_lab.models.model_files import model_identity, positions
 from rlhf_lab.models.settings import HuggingFace, Scratch
 from rlhf_lab.packs.agents.harness.agent import REFERENCE, BatchAgent
 from rlhf_lab.packs.agents.harness.brief import Brief
-from rlhf_lab.packs.agents.harness.model import AgentModel
-from rlhf_lab.packs.agents.harness.prompts import Instructions, PromptStyle
-from rlhf_lab.packs.agents.harness.resources import AgentResources, CodeRunner
-from rlhf_lab.packs.code.sandbox.outcome import ProgramOutcome
+from rlhf_lab.packs.agents.harness.prompts import Instructions
+from rlhf_lab.packs.agents.harness.resources import AgentModel, AgentResources, CodeRunner
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
 from rlhf_lab.packs.judging.judges.backends.local import local_completer
 from rlhf_lab.packs.judging.judges.client import takes_tools
@@ -47,17 +45,15 @@ def open_agents(run: Run) -> dict[str, BatchAgent]:
     for role in ("reference", "policy"):
         if role == "reference" and role not in run.needs:
             continue
-        resources = _resources(run, role)
+        resources = AgentResources(
+            partial(open_model, run, role), partial(open_sandbox, run), run.config.sandbox.limits
+        )
         # All agents of a role get the same resources, so a model is loaded once.
         for name, settings in run.config.agent.programs.items():
             if role == "policy" or settings.asks_model:
                 title = name if role == "policy" else f"{name}{REFERENCE}"
                 agents[title] = registry.build("agent", settings, resources)
     return agents
-
-
-def _resources(run: Run, role: str) -> AgentResources:
-    return AgentResources(lambda: open_model(run, role), lambda: open_sandbox(run), run.config.sandbox.limits)
 
 
 def open_model(run: Run, role: str = "policy") -> AgentModel:
@@ -70,12 +66,7 @@ def open_model(run: Run, role: str = "policy") -> AgentModel:
     if run.config.agent.llm == "local":
         return _local_model(run, role)
     # Costs are booked under the run's name, as those of its judge are: both share one budget.
-    caller = JudgeContext(
-        run.directory.name,
-        Path(run.config.outputs),
-        device=run.device,
-        note=run.note,
-    )
+    caller = JudgeContext(run.directory.name, Path(run.config.outputs), device=run.device, note=run.note)
     completer = _Service(open_judge(run.config.agent.service_settings, caller))
     return _agent_model(run, completer, max_tokens=SERVICE_TOKENS)
 
@@ -115,11 +106,7 @@ def _loading(settings: Scratch | HuggingFace, source: str, encoder: Encoder) -> 
     if not isinstance(settings, HuggingFace):
         return weights
     base = adapter_base(source) or source
-    return {
-        "chat_template": encoder.chat is not None,
-        "revision": revision_of(settings, base),
-        **weights,
-    }
+    return {"chat_template": encoder.chat is not None, "revision": revision_of(settings, base), **weights}
 
 
 def _agent_model(run: Run, completer: Completer, *, max_tokens: int) -> AgentModel:
@@ -142,7 +129,7 @@ def _agent_model(run: Run, completer: Completer, *, max_tokens: int) -> AgentMod
     )
 
 
-def _prompts(run: Run) -> PromptStyle:
+def _prompts(run: Run) -> Instructions:
     agent = run.config.agent
     is_of_the_lab = agent.llm == "local" and registry.kind_of("model", run.config.model) == "scratch"
     if agent.prompt == "brief" or (agent.prompt == "auto" and is_of_the_lab):
@@ -165,7 +152,6 @@ class _Service:
         return takes_tools(self.completer)
 
     def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
-        """See `Completer.complete_many`."""
         try:
             return self.completer.complete_many(requests, title=title)
         except (JudgeUnavailable, BudgetExceeded) as error:
@@ -174,8 +160,5 @@ class _Service:
 
 def open_sandbox(run: Run) -> CodeRunner:
     """Return the function that runs the code of a run's agents, under the limits of the section `sandbox`."""
-    return partial(_run_code, Sandbox(run.config.sandbox))
-
-
-def _run_code(sandbox: Sandbox, code: str, files: Mapping[str, bytes]) -> ProgramOutcome:
-    return sandbox.run(code, files=files, keep=True)
+    sandbox = Sandbox(run.config.sandbox)
+    return lambda code, files: sandbox.run(code, files=files, keep=True)

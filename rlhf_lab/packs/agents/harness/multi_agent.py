@@ -24,10 +24,9 @@ from rlhf_lab.packs.agents.harness.program import (
     user_message,
 )
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
-from rlhf_lab.packs.agents.harness.references import references, with_results
 from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import MultiAgent
-from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools
+from rlhf_lab.packs.agents.harness.tool_use import conclude, references, use_tools, with_results
 
 NOTHING_FOUND = "nothing was found"
 
@@ -50,16 +49,15 @@ def _plan(attempt: AgentAttempt, limit: int) -> Steps[list[str]]:
     tools = list(attempt.tools.values())
     system, question = prompts.split(attempt.question, tools, limit)
     messages = attempt.to_messages(question)
-    (output,) = yield [attempt.ask(messages, system=system, part="planner")]
-    try:
-        return read_queries(output.text, limit)
-    except ValueError as error:
-        messages += [output.message, prompts.problem(f"error: {error}")]
-    (output,) = yield [attempt.ask(messages, system=system, part="planner")]
-    try:
-        return read_queries(output.text, limit)
-    except ValueError as error:
-        raise AttemptFinished("failed", error=f"no plan: {error}") from None
+    problem = ""
+    for _ in range(2):
+        (output,) = yield [attempt.ask(messages, system=system, part="planner")]
+        try:
+            return read_queries(output.text, limit)
+        except ValueError as error:
+            problem = str(error)
+            messages += [output.message, prompts.problem(f"error: {problem}")]
+    raise AttemptFinished("failed", error=f"no plan: {problem}")
 
 
 def _follow(attempt: AgentAttempt, plan: Sequence[str], executor_turns: int) -> Steps[list[str]]:
@@ -89,14 +87,9 @@ def _follow(attempt: AgentAttempt, plan: Sequence[str], executor_turns: int) -> 
     return [findings[number] for number in range(1, len(plan) + 1)]
 
 
-def execute(attempt: AgentAttempt, query: str, part: str, max_turns_left: int) -> Steps[str]:
+def execute(attempt: AgentAttempt, query: str, part: str, max_turns: int) -> Steps[str]:
     """Return the answer of an executor that sees only its query."""
-    act = yield from use_tools(
-        attempt,
-        [user_message(query)],
-        part=part,
-        max_turns_left=max_turns_left,
-    )
+    act = yield from use_tools(attempt, [user_message(query)], part=part, max_turns=max_turns)
     if act is None or not act.answer:
         return NOTHING_FOUND  # the executor ran out of turns, or answered with nothing
     return act.answer

@@ -28,10 +28,9 @@ from rlhf_lab.packs.agents.harness.program import (
     user_message,
 )
 from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
-from rlhf_lab.packs.agents.harness.references import with_results
 from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import PlanExecute
-from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools
+from rlhf_lab.packs.agents.harness.tool_use import conclude, use_tools, with_results
 
 STEP = re.compile(r"^[ \t]*\d+[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)  # "1. look up the population", "2) …"
 NO_RESULT = "no result"
@@ -58,20 +57,18 @@ def plan_execute(attempt: AgentAttempt, *, steps: int, step_turns: int) -> Steps
 
 
 def _execute(
-    attempt: AgentAttempt, planned: ModelOutput, step: str, results: Sequence[str], max_turns_left: int
+    attempt: AgentAttempt, planned: ModelOutput, step: str, results: Sequence[str], max_turns: int
 ) -> Steps[str]:
     """Execute one step and return its result. A call is recorded with the turn that planned it."""
     # The step is parsed before results are inserted, so that the output of a tool is never parsed as a call.
     call = read_call(step, attempt.tools)
     if call is not None:
-        arguments = {}
-        for name, value in (call.arguments or {}).items():
-            arguments[name] = with_results(value, results)
+        arguments = {name: with_results(value, results) for name, value in (call.arguments or {}).items()}
         return attempt.call(planned, call.name, arguments).result
     # A model reads this sentence, so inserted results are marked as data against prompt injection.
     marked = [attempt.model.prompts.marked(result) for result in results]
     question = user_message(with_results(step, marked))
-    act = yield from use_tools(attempt, [question], part="step", max_turns_left=max_turns_left)
+    act = yield from use_tools(attempt, [question], part="step", max_turns=max_turns)
     if act is None or not act.answer:
         return NO_RESULT  # the part ran out of turns, or answered with nothing; the plan continues
     return act.answer

@@ -29,7 +29,7 @@ from rlhf_lab.core.progress import progress
 from rlhf_lab.core.tools import Call, Tool, call_tool
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.packs.agents.harness.agent import Assignment, OnDone
-from rlhf_lab.packs.agents.harness.model import AgentModel
+from rlhf_lab.packs.agents.harness.resources import AgentModel
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn, TrajectoryStop
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 
@@ -216,24 +216,10 @@ class AgentAttempt:
         """Return the record of the finished attempt. Turns of parallel branches are sorted by branch."""
         turns: list[ModelTurn] = []
         # Each run of turns with a lane comes from one parallel section; a turn without a lane separates two sections.
-        for _, members in groupby(self.turns, key=_is_parallel):
-            in_order = sorted(members, key=_lane)  # stable: turns of one lane stay in order
+        for _, members in groupby(self.turns, key=lambda member: member[1] is not None):
+            in_order = sorted(members, key=lambda member: member[1] or 0)  # stable: turns of one lane stay in order
             turns += [turn for turn, _ in in_order]
-        return AgentTrajectory(
-            finished.answer,
-            tuple(turns),
-            finished.stop,
-            wall_s,
-            finished.error,
-        )
-
-
-def _is_parallel(member: tuple[ModelTurn, int | None]) -> bool:
-    return member[1] is not None
-
-
-def _lane(member: tuple[ModelTurn, int | None]) -> int:
-    return member[1] or 0
+        return AgentTrajectory(finished.answer, tuple(turns), finished.stop, wall_s, finished.error)
 
 
 def question_of(task: Task) -> str:
@@ -296,28 +282,22 @@ class ProgramAgent:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """See `BatchAgent.identity`."""
         return {"agent": self.name, **self.settings, **self.model.identity}
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
-        """See `BatchAgent.run_many`."""
         start = time.monotonic()
         trajectories: dict[int, AgentTrajectory] = {}
         live: dict[int, _Live] = {}
 
         def advance(number: int, completions: list[Completion] | None) -> None:
-            attempt = live[number]
-            finished = attempt.start() if completions is None else attempt.resume(completions)
+            finished = live[number].advance(completions)
             if finished is not None:
-                del live[number]
-                wall_s = time.monotonic() - start
-                trajectory = attempt.attempt.trajectory(finished, wall_s)
+                trajectory = live.pop(number).attempt.trajectory(finished, time.monotonic() - start)
                 trajectories[number] = trajectory
                 on_done(number, trajectory)
 
         for number, assignment in enumerate(assignments):
-            attempt = AgentAttempt(assignment, self.model)
-            live[number] = _Live(self.program, attempt)
+            live[number] = _Live(self.program, AgentAttempt(assignment, self.model))
             advance(number, None)
         # Each round sends the requests of all live attempts at once. Attempts that finish drop out of the next round.
         with progress(self.name, len(assignments)) as ticker:
@@ -340,30 +320,10 @@ class _Live:
         self.steps = program(attempt)
         self.asks: list[Ask] = []
 
-    def start(self) -> AttemptFinished | None:
-        return self._advance(lambda: next(self.steps))
-
-    def resume(self, completions: Sequence[Completion]) -> AttemptFinished | None:
-        """Pass the completions to the program. Return how the attempt ended, or None if it is still running."""
-
-        def send() -> list[Ask]:
-            outputs: list[ModelOutput] = []
-            finished: AttemptFinished | None = None
-            # All turns are recorded, also those of branches beside one that was refused: they were paid for.
-            for ask, completion in zip(self.asks, completions, strict=True):
-                try:
-                    outputs.append(self.attempt.add_turn(ask, completion))
-                except AttemptFinished as raised:
-                    finished = finished or raised
-            if finished is not None:
-                raise finished
-            return self.steps.send(outputs)
-
-        return self._advance(send)
-
-    def _advance(self, next_asks: Callable[[], list[Ask]]) -> AttemptFinished | None:
+    def advance(self, completions: Sequence[Completion] | None) -> AttemptFinished | None:
+        """Pass completions to the program; None starts it. Return how the attempt ended, or None if it still runs."""
         try:
-            self.asks = next_asks()
+            self.asks = next(self.steps) if completions is None else self.steps.send(self._outputs(completions))
             # The limit is checked before the requests are sent, so that it is never exceeded.
             turns_after = len(self.attempt.turns) + len(self.asks)
             if turns_after > self.attempt.model.max_turns:
@@ -379,6 +339,19 @@ class _Live:
             raise
         except Exception as error:  # an error of one tool or program must not stop the other attempts
             return AttemptFinished("failed", error=failure(error))
+
+    def _outputs(self, completions: Sequence[Completion]) -> list[ModelOutput]:
+        outputs: list[ModelOutput] = []
+        finished: AttemptFinished | None = None
+        # All turns are recorded, also those of branches beside one that was refused: they were paid for.
+        for ask, completion in zip(self.asks, completions, strict=True):
+            try:
+                outputs.append(self.attempt.add_turn(ask, completion))
+            except AttemptFinished as raised:
+                finished = finished or raised
+        if finished is not None:
+            raise finished
+        return outputs
 
 
 def failure(error: Exception) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool, ToolError, text_tool
@@ -25,88 +24,6 @@ Words = tuple[str, str]
 """(system prompt of one part of an agent, user message with its question)."""
 Exchange = tuple[str, str]
 """(text of a call, plan step or query; text of its result)."""
-
-
-class PromptStyle(Protocol):
-    """The prompts of an agent: instructions of its parts, and messages to them."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def stop(self) -> Sequence[str]:
-        """Texts that stop the generation of a turn in which tools are called as text."""
-        ...
-
-    def direct(self, question: str) -> Words:
-        """Ask for an answer without tools."""
-        ...
-
-    def with_tools(self, tools: Sequence[Tool], *, native: bool) -> str:
-        """Instruct the model to call tools until it knows the answer."""
-        ...
-
-    def result(self, call: Call, *, native: bool) -> Message:
-        """Return the result of a call as a message."""
-        ...
-
-    def problem(self, text: str) -> Message:
-        """Return a message that says why a turn neither called a tool nor answered."""
-        ...
-
-    def marked(self, result: str) -> str:
-        """Return a tool's result for use inside a message, between `<result>` marks if this prompt style uses them."""
-        ...
-
-    def plan(self, question: str, tools: Sequence[Tool]) -> Words:
-        """Ask for all calls that lead to the answer, before any of them is executed."""
-        ...
-
-    def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
-        """Ask for an answer from the results of a plan."""
-        ...
-
-    def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
-        """Ask for a JSON list of queries, each for a worker that sees only its query. In a query, #1 stands for the
-        answer to the first query.
-        """
-        ...
-
-    def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
-        """Ask for an answer from the workers' results."""
-        ...
-
-    def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
-        """Ask for a tool call or an answer, given notes and the latest results; `with_tools` is the system prompt."""
-        ...
-
-    def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
-        """Ask for notes that replace the old notes and the latest results."""
-        ...
-
-    def coordinate(self, *, native: bool) -> str:
-        """Instruct a coordinator, whose only tool is ASK, to question workers until it knows the answer."""
-        ...
-
-    def lead(self, question: str) -> str:
-        """Return the question for a coordinator whose conversation contains all its earlier queries and answers."""
-        ...
-
-    def lead_from_notes(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
-        """Ask a coordinator for a query or an answer, from notes and the latest answers only."""
-        ...
-
-    def call(self, call: Call) -> str:
-        """Format a call as one line."""
-        ...
-
-    def code(self, *, answer_is_code: bool, files: Sequence[str]) -> str:
-        """Instruct the model to write Python that is run."""
-        ...
-
-    def output(self, text: str, *, failed: bool) -> Message:
-        """Return the output of running code, or its failure, as a message."""
-        ...
 
 
 DATA = (
@@ -147,6 +64,9 @@ class Instructions:
 
     Args:
         marks_results: True if results of tools are marked as data (`agent.mark_results`).
+
+    Class attributes:
+        stop: texts that stop the generation of a turn in which tools are called as text.
     """
 
     stop: Sequence[str] = STOP
@@ -156,9 +76,11 @@ class Instructions:
         self.name = "instructions" if marks_results else "instructions, results unmarked"
 
     def direct(self, question: str) -> Words:
+        """Ask for an answer without tools."""
         return f"Answer the question. Think as long as you need. {LAST_LINE}", question
 
     def with_tools(self, tools: Sequence[Tool], *, native: bool) -> str:
+        """Instruct the model to call tools until it knows the answer."""
         if native:
             task = f"Answer the question with the help of the tools. {TROUBLE} {LAST_LINE}"
         else:
@@ -166,20 +88,18 @@ class Instructions:
         return self._with_rule(task)
 
     def result(self, call: Call, *, native: bool) -> Message:
+        """Return the result of a call as a message."""
         if native:
-            return Message(
-                role="tool",
-                content=self.marked(call.result),
-                name=call.name,
-                tool_call_id=call.id,
-            )
+            return Message(role="tool", content=self.marked(call.result), name=call.name, tool_call_id=call.id)
         # Calls written as text have no id that a `tool` message could refer to, so the result is a user message.
         return Message(role="user", content=f"{OBSERVATION} {self.marked(call.result)}")
 
     def problem(self, text: str) -> Message:
+        """Return a message that says why a turn neither called a tool nor answered."""
         return Message(role="user", content=text)
 
     def plan(self, question: str, tools: Sequence[Tool]) -> Words:
+        """Ask for all calls that lead to the answer, before any of them is executed."""
         system = (
             "Plan how to answer the question with tools. You see no result before the plan is complete.\n\n"
             f"{tool_list(tools)}\n\n"
@@ -190,15 +110,15 @@ class Instructions:
         return system, question
 
     def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
+        """Ask for an answer from the results of a plan."""
         # Results are marked here as well: they are as untrusted as in a conversation with tools.
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
-        steps = []
-        for number, (step, result) in enumerate(results, start=1):
-            steps.append(f"{number}. {step}\n{self.marked(result)}")
+        steps = [f"{number}. {step}\n{self.marked(result)}" for number, (step, result) in enumerate(results, start=1)]
         listed = "\n".join(steps)
         return self._with_rule(system), f"{question}\n\n{listed}"
 
     def split(self, question: str, tools: Sequence[Tool], limit: int) -> Words:
+        """Ask for a JSON list of queries, each for a worker that sees only its query."""
         system = (
             "Divide the question into queries for workers, each with the tools below. A worker sees its query and "
             "nothing else, so name everything in full. Where a query needs the answer to an earlier one, write #1 for "
@@ -210,6 +130,7 @@ class Instructions:
         return system, question
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
+        """Ask for an answer from the workers' results."""
         system = f"Answer the question from what workers have found out. {LAST_LINE}"
         answers = []
         for number, (query, conclusion) in enumerate(findings, start=1):
@@ -219,11 +140,13 @@ class Instructions:
         return self._with_rule(system), f"{question}\n\n{found}"
 
     def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
+        """Ask for a tool call or an answer, given notes and the latest results; `with_tools` is the system prompt."""
         parts = [question, f"Your notes so far:\n{notes or 'none'}"]
         parts += [f"Your latest call: {call}\n{self.marked(result)}" for call, result in latest]
         return "\n\n".join(parts)
 
     def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
+        """Ask for notes that replace the old notes and the latest results."""
         system = (
             "You keep the notes of somebody who answers a question with tools and remembers nothing but your notes. "
             "Write them anew: every fact and every failed call that still matters, and what is to be done next. Keep "
@@ -235,6 +158,7 @@ class Instructions:
         return self._with_rule(system), "\n\n".join(parts)
 
     def coordinate(self, *, native: bool) -> str:
+        """Instruct a coordinator, whose only tool is ASK, to question workers until it knows the answer."""
         task = (
             "Answer the question with the help of workers who have tools that you lack. A worker sees one query and "
             "nothing else: name everything in full, and ask for one thing that a few lookups find."
@@ -243,15 +167,19 @@ class Instructions:
         return self._with_rule(f"{task}\n\n{end}")
 
     def lead(self, question: str) -> str:
+        """Return the question for a coordinator whose conversation has all its queries and answers."""
         return question
 
     def lead_from_notes(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
+        """Ask a coordinator for a query or an answer, from notes and the latest answers only."""
         return self.act(question, notes, latest)
 
     def call(self, call: Call) -> str:
+        """Format a call as one line."""
         return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
 
     def code(self, *, answer_is_code: bool, files: Sequence[str]) -> str:
+        """Instruct the model to write Python that is run."""
         goal = "Write a Python program that does what is asked." if answer_is_code else "Answer by writing Python."
         # An answer of code is the last program, so the model only has to end the loop; otherwise it writes the answer.
         end = (
@@ -268,6 +196,7 @@ class Instructions:
         )
 
     def output(self, text: str, *, failed: bool) -> Message:
+        """Return the output of running code, or its failure, as a message."""
         start = RUN_FAILED if failed else RUN_PRINTED
         return Message(role="user", content=f"{start}:\n{self.marked(text)}")
 
@@ -275,7 +204,7 @@ class Instructions:
         return f"{system}\n\n{DATA}" if self.marks_results else system
 
     def marked(self, result: str) -> str:
-        """See `PromptStyle.marked`."""
+        """Return a tool's result for use inside a message, between `<result>` marks if results are marked."""
         return marked(result) if self.marks_results else result
 
 

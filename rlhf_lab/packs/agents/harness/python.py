@@ -81,12 +81,7 @@ class ThreadedAgent:
         except LabError:
             raise
         except Exception as error:  # user code may raise anything, and that is a failed attempt
-            result = AgentTrajectory(
-                None,
-                _turn(prompt, None, calls),
-                "failed",
-                error=failure(error),
-            )
+            result = AgentTrajectory(None, _turn(prompt, None, calls), "failed", error=failure(error))
         return replace(result, wall_s=time.monotonic() - start)
 
 

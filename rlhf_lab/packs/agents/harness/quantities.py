@@ -14,16 +14,11 @@ SEPARATORS = "\u00a0\u2009\u202f"
 # sign, digits, decimals, denominator, scale and unit: "-$1,200.50", "3/4", "2.5 million km"
 NUMBER = re.compile(
     rf"(?<![\w.])([-−]?)[$€£]?(\d{{1,3}}(?:[,{SEPARATORS}]\d{{3}})+(?!\d)|\d+)(\.\d+)?(?:/(\d+))?"
-    r"\s*(thousand|million|billion)?\s*([%°]|[a-zA-Z]+)?",
+    r"\s*(thousand|million|billion)?\s*([%°]|[a-zA-Z]+)?"
 )
 MOST_DIGITS = 400
 """Maximum number of digits read from each part of a number. Python refuses to convert texts of thousands of digits."""
-MAGNITUDES = {
-    "hundred": 100,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-}
+MAGNITUDES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"

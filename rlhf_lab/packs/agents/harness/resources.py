@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
-from rlhf_lab.packs.agents.harness.model import AgentModel
+from rlhf_lab.packs.agents.harness.prompts import Instructions
+from rlhf_lab.packs.code.sandbox.outcome import ProgramOutcome
+from rlhf_lab.packs.judging.judges.requests import Completer
+
+CodeRunner = Callable[[str, Mapping[str, bytes]], ProgramOutcome]
+"""Function that runs Python code in a directory with files: (code, path → content) → outcome."""
 
 
-class CodeResult(Protocol):
-    """Result of running a program; `ProgramOutcome` has this interface."""
+@dataclass(frozen=True)
+class AgentModel:
+    """A language model and the limits of an agent that uses it.
+
+    Attributes:
+        completer: sends requests to the model.
+        prompts: texts that instruct the parts of the agent.
+        native_calls: True if tools are passed to the model natively; otherwise it writes calls as text.
+        max_turns, max_calls: maximum number of model turns and of tool calls in an attempt, over all parts of the
+            agent.
+        max_tokens: maximum number of tokens of a turn.
+    """
+
+    completer: Completer
+    prompts: Instructions
+    native_calls: bool = False
+    max_turns: int = 24
+    max_calls: int = 24
+    max_tokens: int = 1024
 
     @property
-    def status(self) -> str:
-        """`ok`, or the kind of failure."""
-        ...
-
-    @property
-    def stdout(self) -> str: ...
-
-    @property
-    def stderr(self) -> str: ...
-
-    def next_files(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return path → content of the files for the next program. `files` existed before this program."""
-        ...
-
-
-class CodeRunner(Protocol):
-    """Runs Python code in a directory with files."""
-
-    def __call__(self, code: str, files: Mapping[str, bytes]) -> CodeResult: ...
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that determines the model's inputs and outputs, as JSON values."""
+        return {
+            "model": dict(self.completer.identity),
+            "prompts": self.prompts.name,
+            "calls": "native" if self.native_calls else "text",
+            "max_turns": self.max_turns,
+            "max_calls": self.max_calls,
+            "max_tokens": self.max_tokens,
+        }
 
 
 class AgentResources:
@@ -44,10 +58,7 @@ class AgentResources:
     """
 
     def __init__(
-        self,
-        open_model: Callable[[], AgentModel],
-        open_sandbox: Callable[[], CodeRunner],
-        limits: Mapping[str, float],
+        self, open_model: Callable[[], AgentModel], open_sandbox: Callable[[], CodeRunner], limits: Mapping[str, float]
     ):
         # Functions instead of objects: a run whose agents need no model must not load one.
         self._open_model, self._open_sandbox, self.limits = open_model, open_sandbox, limits

@@ -6,14 +6,14 @@ so the prompt does not grow with the number of calls. Anything that the notes le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rlhf_lab.packs.agents.harness.program import AgentAttempt, ProgramAgent, Steps
 from rlhf_lab.packs.agents.harness.prompts import Exchange
 from rlhf_lab.packs.agents.harness.resources import AgentResources
 from rlhf_lab.packs.agents.harness.settings import Scratchpad
-from rlhf_lab.packs.agents.harness.tool_use import Act, take_turn
+from rlhf_lab.packs.agents.harness.tool_use import Act, TakeTurn, take_turn
 
 SHOWN = 200
 """Number of characters of a turn without call or answer that the model is shown again with the error message."""
@@ -23,13 +23,25 @@ def scratchpad(attempt: AgentAttempt, *, notes_tokens: int) -> Steps[str | None]
     """Act, write notes, and act again, until the model answers."""
     prompts = attempt.model.prompts
     instructions = prompts.with_tools(list(attempt.tools.values()), native=attempt.model.native_calls)
+    take = partial(take_turn, attempt, system=instructions, part="agent")
+    return with_notes(attempt, prompts.act, take, notes_tokens)
+
+
+def with_notes(
+    attempt: AgentAttempt, situation: Callable[[str, str, Sequence[Exchange]], str], take: TakeTurn, notes_tokens: int
+) -> Steps[str | None]:
+    """Run turns with notes between them until a turn answers.
+
+    Args:
+        attempt: the attempt.
+        situation: function of the question, the notes and the latest results that returns all that a turn sees.
+        take: runs a turn.
+        notes_tokens: maximum length of the notes.
+    """
     notes = ""
     latest: list[Exchange] = []
     while True:
-        situation = prompts.act(attempt.question, notes, latest)
-        # The model sees its notes and the latest results only, so a long attempt still fits into its context.
-        messages = attempt.to_messages(situation)
-        act = yield from take_turn(attempt, messages, system=instructions, part="agent")
+        act = yield from take(attempt.to_messages(situation(attempt.question, notes, latest)))
         if act.answer is not None:
             return act.final_answer
         latest = exchanges(attempt, act)
@@ -39,14 +51,7 @@ def scratchpad(attempt: AgentAttempt, *, notes_tokens: int) -> Steps[str | None]
 def rewrite_notes(attempt: AgentAttempt, notes: str, latest: Sequence[Exchange], notes_tokens: int) -> Steps[str]:
     """Return new notes, which replace the notes and the latest results."""
     system, question = attempt.model.prompts.note(attempt.question, notes, latest)
-    (output,) = yield [
-        attempt.ask(
-            attempt.to_messages(question),
-            system=system,
-            part="notes",
-            max_tokens=notes_tokens,
-        )
-    ]
+    (output,) = yield [attempt.ask(attempt.to_messages(question), system=system, part="notes", max_tokens=notes_tokens)]
     # Empty notes would lose everything known so far, so the old notes are kept.
     return output.text.strip() or notes
 

@@ -14,7 +14,6 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
-from rlhf_lab.core.errors import require
 from rlhf_lab.core.tools import Call, Tool, call_tool
 from rlhf_lab.data.text_calls import ACTION, ANSWER, write_call
 from rlhf_lab.packs.agents.harness.agent import Assignment, OnDone
@@ -42,11 +41,6 @@ class ScriptedAgent:
 
     behaviour: str
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        known = self.behaviour in BEHAVIOURS
-        names = ", ".join(BEHAVIOURS)
-        require((known, f"behaviour={self.behaviour}: write one of {names}"))
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -15,10 +15,9 @@ from typing import Any
 from rlhf_lab.data.text_calls import ANSWER
 from rlhf_lab.packs.agents.harness.agent import Assignment, OnDone
 from rlhf_lab.packs.agents.harness.code_executor import code_executor
-from rlhf_lab.packs.agents.harness.model import AgentModel
 from rlhf_lab.packs.agents.harness.program import ProgramAgent, question_of
 from rlhf_lab.packs.agents.harness.prompts import RUN_FAILED, Instructions
-from rlhf_lab.packs.agents.harness.resources import AgentResources
+from rlhf_lab.packs.agents.harness.resources import AgentModel, AgentResources
 from rlhf_lab.packs.agents.harness.settings import ScriptedCode
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
@@ -44,7 +43,6 @@ class ScriptedCoder:
         return {"agent": "scripted_code", **self.settings.identity()}
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
-        """See `BatchAgent.run_many`."""
         # The script sees only the messages of a request, so it finds the task by its question.
         metadata_of = {question_of(assignment.task): assignment.task.metadata for assignment in assignments}
         script = Script(self.settings.behaviour, metadata_of)

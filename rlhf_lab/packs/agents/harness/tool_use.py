@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool
@@ -18,6 +20,8 @@ from rlhf_lab.packs.agents.harness.prompts import Exchange, Words
 
 ANSWER_LINE = re.compile(rf"^[ \t*_]*{ANSWER_WORDS}[*_]*:(.*)$", re.MULTILINE)  # also "**Answer**: …"
 NOTHING = f"error: you said nothing; call a tool, or write {ANSWER} and the answer"
+REFERENCE = re.compile(r"#(\d{1,4})(?!\d)")
+"""Reference to an earlier result of a plan: #1 is the result of the first step or query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Act:
     Attributes:
         output: output of the model.
         answer: the answer; None if the turn has none.
-        calls: executed calls.
+        calls: the calls; without results until they are executed.
         problem: reason why the turn has neither an answer nor calls; the model reads it.
     """
 
@@ -44,27 +48,28 @@ class Act:
         return self.answer
 
 
-def use_tools(
-    attempt: AgentAttempt, messages: Sequence[Message], *, part: str = "agent", max_turns_left: int = 0
+TakeTurn = Callable[[Sequence[Message]], Steps[Act]]
+"""Function that runs one turn of a part of an agent, given the messages that the part sees."""
+
+
+def converse(
+    attempt: AgentAttempt, messages: Sequence[Message], take: TakeTurn, max_turns: int = 0
 ) -> Steps[Act | None]:
-    """Let the model take turns and call tools until a turn contains an answer. Return that turn.
+    """Run turns, each of which sees all earlier ones and their results, until one contains an answer. Return that turn.
 
     Args:
         attempt: the attempt that the turns belong to.
-        messages: messages that this part sees besides its own turns.
-        part: name of the part.
-        max_turns_left: maximum number of turns of this part; None is returned when they are used up. 0 means that only
-            the limit of the attempt applies.
+        messages: messages before the first turn.
+        take: runs a turn.
+        max_turns: maximum number of turns; None is returned when they are used up. 0 means that only the limit of the
+            attempt applies, which the driver enforces.
     """
     prompts, native = attempt.model.prompts, attempt.model.native_calls
-    tools = list(attempt.tools.values())
-    system = prompts.with_tools(tools, native=native)
     conversation = list(messages)
     turns = 0
-    # The driver enforces the limit of the attempt, so this loop only counts its own turns.
-    while not max_turns_left or turns < max_turns_left:
+    while not max_turns or turns < max_turns:
         turns += 1
-        act = yield from take_turn(attempt, conversation, system=system, part=part)
+        act = yield from take(conversation)
         if act.answer is not None:
             return act
         conversation.append(act.output.message)
@@ -74,71 +79,57 @@ def use_tools(
     return None
 
 
+def use_tools(
+    attempt: AgentAttempt, messages: Sequence[Message], *, part: str = "agent", max_turns: int = 0
+) -> Steps[Act | None]:
+    """Let a part of the agent call tools until it knows the answer; see `converse`."""
+    system = attempt.model.prompts.with_tools(list(attempt.tools.values()), native=attempt.model.native_calls)
+    return converse(attempt, messages, partial(take_turn, attempt, system=system, part=part), max_turns)
+
+
 def take_turn(attempt: AgentAttempt, messages: Sequence[Message], *, system: str, part: str) -> Steps[Act]:
-    """Run one turn of a model that may call tools, and execute its calls."""
-    turn = yield from read_turn(attempt, messages, system=system, part=part, tools=attempt.tools)
-    calls = []
-    # A turn may contain several calls; they are executed in their order.
-    for requested in turn.requested:
-        calls.append(attempt.call(turn.output, requested.name, requested.arguments, id=requested.id))
-    return Act(turn.output, turn.answer, tuple(calls), turn.problem)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedTurn:
-    """One turn of the model before its calls are executed.
-
-    Attributes:
-        output: output of the model.
-        answer: the answer; None if the turn has none.
-        requested: requested calls, without results.
-        problem: reason why the turn has neither an answer nor calls; the model reads it.
-    """
-
-    output: ModelOutput
-    answer: str | None = None
-    requested: tuple[Call, ...] = ()
-    problem: str = ""
+    """Run one turn of a model that may call tools, and execute its calls in their order."""
+    act = yield from read_turn(attempt, messages, system=system, part=part, tools=attempt.tools)
+    calls = [attempt.call(act.output, call.name, call.arguments, id=call.id) for call in act.calls]
+    return replace(act, calls=tuple(calls))
 
 
 def read_turn(
     attempt: AgentAttempt, messages: Sequence[Message], *, system: str, part: str, tools: Mapping[str, Tool]
-) -> Steps[RequestedTurn]:
+) -> Steps[Act]:
     """Run one turn of a model that may call `tools`, and read its calls or its answer."""
-    if attempt.model.native_calls:
-        return (yield from _native_turn(attempt, messages, system, part, tools))
-    return (yield from _text_turn(attempt, messages, system, part, tools))
+    turn = _native_turn if attempt.model.native_calls else _text_turn
+    return turn(attempt, messages, system, part, tools)
 
 
 def _text_turn(
     attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str, tools: Mapping[str, Tool]
-) -> Steps[RequestedTurn]:
+) -> Steps[Act]:
     stop = attempt.model.prompts.stop
     # The stop texts end a turn before the model invents a result.
     (output,) = yield [attempt.ask(messages, part=part, system=system, stop=stop)]
     move = read_move(output.text, tools)
     if move.answer is not None:
-        return RequestedTurn(output, answer=move.answer)
+        return Act(output, answer=move.answer)
     if move.problem:
-        return RequestedTurn(output, problem=move.problem)
-    return RequestedTurn(output, requested=(Call(move.name, move.arguments or {}),))
+        return Act(output, problem=move.problem)
+    return Act(output, calls=(Call(move.name, move.arguments or {}),))
 
 
 def _native_turn(
     attempt: AgentAttempt, messages: Sequence[Message], system: str, part: str, tools: Mapping[str, Tool]
-) -> Steps[RequestedTurn]:
+) -> Steps[Act]:
     (output,) = yield [attempt.ask(messages, part=part, system=system, tools=list(tools.values()))]
     if not output.tool_calls:
         answer = read_answer(output.text)
         if not answer:  # neither a call nor an answer: the model is told so
-            return RequestedTurn(output, problem=NOTHING)
-        return RequestedTurn(output, answer=answer)
-    requested = []
+            return Act(output, problem=NOTHING)
+        return Act(output, answer=answer)
+    calls = []
     for tool_call in output.tool_calls:
         function = tool_call["function"]
-        id = str(tool_call.get("id", ""))
-        requested.append(Call(function["name"], function["arguments"], id=id))
-    return RequestedTurn(output, requested=tuple(requested))
+        calls.append(Call(function["name"], function["arguments"], id=str(tool_call.get("id", ""))))
+    return Act(output, calls=tuple(calls))
 
 
 def conclude(attempt: AgentAttempt, words: Callable[[Sequence[Exchange]], Words], *, part: str) -> Steps[str | None]:
@@ -172,3 +163,28 @@ def read_answer(text: str) -> str:
     last = lines[-1]
     # An empty `Answer:` line has its answer below it.
     return unemphasised(last[1]) or answer_below(text[last.end() :])
+
+
+def references(text: str, count: int) -> list[int]:
+    """Return the numbers from 1 to `count` that a text refers to; any other number is ordinary text."""
+    numbers = [int(number) for number in REFERENCE.findall(text)]
+    return [number for number in numbers if 1 <= number <= count]
+
+
+def with_results(value: Any, results: Sequence[str]) -> Any:
+    """Insert the results that a text refers to, also into texts inside a JSON value."""
+    if isinstance(value, Mapping):
+        return {name: with_results(inner, results) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [with_results(inner, results) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def result(reference: re.Match[str]) -> str:
+        number = int(reference[1])
+        # A reference to a later step or to step 0 stays as text: there is no such result.
+        if not 1 <= number <= len(results):
+            return reference[0]
+        return results[number - 1]
+
+    return REFERENCE.sub(result, value)

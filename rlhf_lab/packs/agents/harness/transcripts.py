@@ -28,12 +28,7 @@ def training_rows(trajectory: AgentTrajectory) -> list[dict[str, Any]]:
         # The prompt of the last turn contains the entire conversation but for that turn's own output.
         start = len(first.messages)
         completion = [*last.messages[start:], _text_of(turns[-1], last)]
-        row = {
-            "prompt": first.messages,
-            "completion": completion,
-            "tools": last.tools,
-            "part": turns[0].agent,
-        }
+        row = {"prompt": first.messages, "completion": completion, "tools": last.tools, "part": turns[0].agent}
         rows.append(row)
     return rows
 

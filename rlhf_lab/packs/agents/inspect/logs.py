@@ -8,6 +8,7 @@ a separate log. inspect's events are not written; the messages contain all text.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -21,7 +22,7 @@ from rlhf_lab.core.files import make_dir, read_jsonl
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import to_messages
-from rlhf_lab.packs.agents.benchmarks.metrics import DESCRIBED
+from rlhf_lab.packs.agents.benchmarks.metrics import COUNTED, DESCRIBED
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import FILE
 from rlhf_lab.packs.agents.harness.agent import REFERENCE
 from rlhf_lab.packs.agents.inspect.messages import tool_call, usage
@@ -31,10 +32,6 @@ from rlhf_lab.statistics.inference import clustered_mean
 
 Row = Mapping[str, Any]
 
-COUNTED: tuple[str, ...] = ("tool_calls", "failed_calls", "model_turns", "extra_calls", "retried_calls")
-COUNTED += ("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd")
-COUNTED += ("agent_wall_s", "agent_latency_s")
-"""Columns with the effort of an attempt, which become metadata of a sample. All other columns are scores."""
 ELSEWHERE = ("trajectory", "sha256", "agent", "question", "expected")
 """Columns of trajectories.jsonl that have a separate field in a sample."""
 MANIFEST_KEYS = ("command", "question", "key", "seed", "git_sha")
@@ -113,9 +110,7 @@ def eval_log(
     """
     model = model_name(run, agent)
     ids = unique_ids(rows)
-    samples = []
-    for id, row in zip(ids, rows, strict=True):
-        samples.append(sample(row, attempts[row["key"]], id, model))
+    samples = [sample(row, attempts[row["key"]], id, model) for id, row in zip(ids, rows, strict=True)]
     columns = score_columns(rows)
     # One moment stands for start and end, because an attempt may come from an earlier run.
     created = datetime.fromisoformat(str(run.manifest["created"])).isoformat()
@@ -128,12 +123,7 @@ def eval_log(
         "task_id": identifier(run, name, "task"),
         "eval_id": identifier(run, name, "eval"),
         "run_id": identifier(run, "", "run"),
-        "dataset": {
-            "name": run.recipe,
-            "samples": len(names),
-            "sample_ids": names,
-            "shuffled": False,
-        },
+        "dataset": {"name": run.recipe, "samples": len(names), "sample_ids": names, "shuffled": False},
         "model": model,
         "solver": agent,
         "solver_args": programs.get(agent.removesuffix(REFERENCE), {}),
@@ -147,11 +137,7 @@ def eval_log(
         "completed_samples": len(samples),
         "scores": [score_summary(column, rows, metrics.get(column)) for column in columns],
     }
-    stats_of_run = {
-        "started_at": created,
-        "completed_at": created,
-        "model_usage": {model: total_usage(samples, model)},
-    }
+    stats_of_run = {"started_at": created, "completed_at": created, "model_usage": {model: total_usage(samples, model)}}
     return {
         "version": 2,
         "status": "success",
@@ -203,18 +189,10 @@ def unique_ids(rows: Iterable[Row]) -> list[str]:
 def score_columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that are scores, with `success` first."""
     columns = dict.fromkeys(name for row in rows for name in row)
-    numbers = []
-    for name in columns:
-        if name in DESCRIBED or name in COUNTED:
-            continue
-        # A column may be null in some rows, e.g. in those that are unscored.
-        if any(_is_number(row.get(name)) for row in rows):
-            numbers.append(name)
+    scored = [name for name in columns if name not in DESCRIBED and name not in COUNTED]
+    # A column may be null in some rows, e.g. in those that are unscored.
+    numbers = [name for name in scored if any(isinstance(row.get(name), int | float) for row in rows)]
     return sorted(numbers, key=lambda name: name != "success")  # stable: the others keep their order
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -> dict[str, Any]:
@@ -223,16 +201,9 @@ def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -
     templates = [row["template"] for row in rows]
     own = clustered_mean(floats(values_N), templates)
     estimate = estimate or own
-    numbers = {
-        "mean": estimate.mean,
-        "low": estimate.low,
-        "high": estimate.high,
-        "stderr": standard_error(own),
-    }
-    metrics = {}
-    for name, value in numbers.items():
-        if math.isfinite(value):  # JSON has no infinity
-            metrics[name] = {"name": name, "value": value}
+    numbers = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "stderr": standard_error(own)}
+    # JSON has no infinity.
+    metrics = {name: {"name": name, "value": value} for name, value in numbers.items() if math.isfinite(value)}
     return {
         "name": column,
         "scorer": column,
@@ -272,7 +243,7 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
         "id": id,
         "epoch": row["sample_id"] + 1,  # inspect counts epochs from 1
         "input": attempt["question"],
-        "target": "" if expected["answer"] is None else _as_text(expected["answer"]),
+        "target": "" if expected["answer"] is None else str(expected["answer"]),
         "messages": list(messages(turns, model)),
         "output": {
             "model": model,
@@ -282,23 +253,12 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
             "error": trajectory["error"] or None,
         },
         "scores": {name: {"value": value, "answer": answer} for name, value in scores.items()},
-        "metadata": {
-            **described,
-            **others,
-            **counted,
-            "expected_calls": expected.get("calls", []),
-        },
+        "metadata": {**described, **others, **counted, "expected_calls": expected.get("calls", [])},
         "uuid": attempt["key"][:22],
         "model_usage": {model: tokens},
         "total_time": trajectory["wall_s"],
         "turn_count": len(turns),
     }
-
-
-def _as_text(answer: Any) -> str | list[str]:
-    if isinstance(answer, list):
-        return [str(part) for part in answer]
-    return str(answer)
 
 
 def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
@@ -318,15 +278,9 @@ def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
         new = read[len(before) + 1 + responses :] if continues else read
         speaker = {"agent": turn["agent"]}
         for message in new:
-            yield {
-                "role": message["role"],
-                "content": message["content"],
-                "metadata": speaker,
-            }
+            yield {"role": message["role"], "content": message["content"], "metadata": speaker}
         # Calls written as text have no id, but inspect links each result to its call by one.
-        calls = []
-        for position, call in enumerate(turn["calls"]):
-            calls.append((call, call["id"] or call_id(number + position)))
+        calls = [(call, call["id"] or call_id(number + position)) for position, call in enumerate(turn["calls"])]
         number += len(calls)
         tool_calls = [tool_call(call["name"], call["arguments"], id) for call, id in calls]
         yield {
@@ -350,8 +304,7 @@ def messages(turns: Sequence[Row], model: str) -> Iterator[dict[str, Any]]:
 
 def total_usage(samples: Iterable[Mapping[str, Any]], model: str) -> dict[str, Any]:
     """Sum the tokens and costs of all samples."""
-    totals: dict[str, float] = {}
+    totals: Counter[str] = Counter()
     for entry in samples:
-        for name, value in entry["model_usage"][model].items():
-            totals[name] = totals.get(name, 0) + value
-    return totals
+        totals.update(entry["model_usage"][model])
+    return dict(totals)

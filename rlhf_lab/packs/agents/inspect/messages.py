@@ -160,12 +160,7 @@ def from_response(response: Completion, model: str) -> dict[str, Any]:
 
 def tool_call(name: str, arguments: Json, id: str) -> dict[str, Any]:
     """Convert a call to inspect's form. If it was malformed, inspect tells the model so and calls no tool."""
-    call = {
-        "id": id,
-        "function": name,
-        "arguments": dict(arguments),
-        "type": "function",
-    }
+    call = {"id": id, "function": name, "arguments": dict(arguments), "type": "function"}
     if MALFORMED in arguments:
         call["parse_error"] = f"the arguments of {name} are no JSON object: {arguments[MALFORMED]}"
     return call

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from logging import getLogger
 
@@ -38,12 +38,8 @@ even a tiny model takes tenths of a second."""
 DRAWS_PER_SEED = 1 << 20  # more requests than any evaluation sends: two seeds never share a draw
 
 
-@dataclass(frozen=True)
-class SamplingRequest:
-    """A request and its sampling temperature."""
-
-    request: CompletionRequest
-    temperature: float
+SamplingRequest = tuple[CompletionRequest, float]
+"""A request and its sampling temperature."""
 
 
 @modelapi(name="rlhf_lab")
@@ -71,13 +67,7 @@ class LabModel(ModelAPI):
         batch_rows: int = LocalModel.batch_rows,
         window_s: float = WINDOW_S,
     ):
-        super().__init__(
-            model_name,
-            base_url,
-            api_key,
-            [],
-            config or GenerateConfig(),
-        )
+        super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         if found := problems(model_name, "model"):
             raise ConfigError(found)
         if base_url:
@@ -103,7 +93,7 @@ class LabModel(ModelAPI):
         # The draw is part of the request, so equal requests of later epochs get other samples.
         request = replace(request, draw=self._draw(request, values.get("seed", 0)))
         temperature = values.get("temperature", LocalModel.temperature)
-        response = await self._gatherer.ask(SamplingRequest(request, temperature))
+        response = await self._gatherer.ask((request, temperature))
         return ModelOutput.model_validate(from_response(response, self.model_name))
 
     def max_connections(self) -> int:
@@ -138,9 +128,9 @@ class LabModel(ModelAPI):
         responses: dict[int, Completion] = {}
         groups: dict[tuple[float, int], list[int]] = {}
         # A completer has one temperature and one prompt limit, so requests are grouped by both.
-        fitted = [self._fit(question.request) for question in questions]
-        for index, (question, (_, largest)) in enumerate(zip(questions, fitted, strict=True)):
-            groups.setdefault((question.temperature, largest), []).append(index)
+        fitted = [self._fit(request) for request, _ in questions]
+        for index, ((_, temperature), (_, largest)) in enumerate(zip(questions, fitted, strict=True)):
+            groups.setdefault((temperature, largest), []).append(index)
         was_quiet, console.quiet = console.quiet, True  # inspect's own display uses the terminal
         try:
             for key, numbers in groups.items():

@@ -107,12 +107,7 @@ class LabSandbox(SandboxEnvironment):
             limit = f"{self.workspace.settings.output_kib} KiB"
             raise OutputLimitExceededError(limit, outcome.stdout or outcome.stderr)
         status = ENDED if outcome.exit is None else outcome.exit
-        return ExecResult(
-            outcome.status == "ok",
-            status,
-            outcome.stdout,
-            outcome.stderr + _note(outcome),
-        )
+        return ExecResult(outcome.status == "ok", status, outcome.stdout, outcome.stderr + _note(outcome))
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         async with self._turn:

@@ -14,10 +14,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.files import read_json
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Level, dot_chart
 from rlhf_lab.figures.layers import Chart
-from rlhf_lab.packs.agents.benchmarks.comparisons import read_comparisons
 from rlhf_lab.packs.agents.benchmarks.settings import AgentStage
 from rlhf_lab.packs.agents.benchmarks.trajectory_log import FILE, read_trajectories
 from rlhf_lab.packs.agents.harness.code_executor import TOOL
@@ -108,13 +108,8 @@ def _choose(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int)
     """Select the attempts that fit on a page, at least one, in the order of the file, and format them."""
     positions_by_kind: dict[tuple[str, ...], list[int]] = {}
     for position, row in enumerate(trajectories):
-        kind = (
-            row["agent"],
-            row["set"],
-            row["category"],
-            row["attack"],
-            verdict(row["trajectory"], scores.get(row["key"], {})),
-        )
+        of_row = verdict(row["trajectory"], scores.get(row["key"], {}))
+        kind = (row["agent"], row["set"], row["category"], row["attack"], of_row)
         positions_by_kind.setdefault(kind, []).append(position)
     # Round-robin over the kinds: the first attempt of every kind, then the second, until the page is full.
     rounds = zip_longest(*positions_by_kind.values())
@@ -149,12 +144,7 @@ def _entry(row: Row, scores: Row) -> dict[str, Any]:
     answer, expected_answer = trajectory["answer"], expected["answer"]
     calls = [call for turn in trajectory["turns"] for call in turn["calls"]]
     return {
-        "agent": row["agent"],
-        "set": row["set"],
-        "task": row["task"],
-        "category": row["category"],
-        "attack": row["attack"],
-        "draw": row["draw"],
+        **{name: row[name] for name in ("agent", "set", "task", "category", "attack", "draw")},
         "verdict": verdict(trajectory, scores),
         "question": _cut(row["question"]),
         "answer": None if answer is None else _cut(str(answer)),
@@ -170,12 +160,8 @@ def _entry(row: Row, scores: Row) -> dict[str, Any]:
 
 def _scores(scores: Row) -> list[tuple[str, str, str]]:
     """Return (title, number, meaning) of every metric that the row has and that has a title."""
-    rows = []
-    for name in titled():
-        number = _number(scores.get(name))
-        if number is not None:
-            rows.append((metric_title(name), compact(number), metric_note(name)))
-    return rows
+    numbers = {name: _number(scores.get(name)) for name in titled()}
+    return [(metric_title(name), compact(x), metric_note(name)) for name, x in numbers.items() if x is not None]
 
 
 def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
@@ -193,19 +179,14 @@ def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
                 "read": _cut(prompt.removeprefix(before) if is_continued else prompt),
                 "continued": is_continued,
                 "text": _cut(turn["text"]),
-                "calls": [_shown_call(call) for call in turn["calls"]],
+                "calls": [
+                    {"written": written_call(call), "result": _cut(call["result"]), "failed": call["failed"]}
+                    for call in turn["calls"]
+                ],
                 "numbers": _tokens_and_cost(turn),
             }
         )
     return shown
-
-
-def _shown_call(call: Row) -> dict[str, Any]:
-    return {
-        "written": written_call(call),
-        "result": _cut(call["result"]),
-        "failed": call["failed"],
-    }
 
 
 def _tokens_and_cost(turn: Row) -> str:
@@ -224,10 +205,7 @@ def written_call(call: Row) -> str:
     code = arguments.get("code")
     if call["name"] == TOOL and isinstance(code, str):
         return f"the program, {len(code.splitlines())} lines"
-    named = []
-    for name, value in arguments.items():
-        text = json.dumps(value, ensure_ascii=False)
-        named.append(f"{name}={text}")
+    named = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()]
     return _cut(f"{call['name']}({', '.join(named)})")
 
 
@@ -252,18 +230,13 @@ def success_dots(run: StoredRun) -> Chart | None:
     """Plot the success of every agent on every set of tasks; None for a run without agents."""
     levels = []
     for colour, policy in enumerate(run.policies):
-        named = {}
-        for metric, value in policy.metrics.items():
-            if metric.startswith(ON_SET):
-                name = metric.partition("/")[2]
-                named[f"{policy.name}, {name}"] = value
+        on_sets = {name: value for name, value in policy.metrics.items() if name.startswith(ON_SET)}
+        named = {f"{policy.name}, {name.removeprefix(ON_SET)}": value for name, value in on_sets.items()}
         # A run with one set of tasks has no metrics by set.
         if not named and "success" in policy.metrics:
             named = {policy.name: policy.metrics["success"]}
-        for name, value in named.items():
-            if value.n:
-                level = Level(name, value, colour=colour, units=AgentStage.evidence.clusters.plural)
-                levels.append(level)
+        units = AgentStage.evidence.clusters.plural
+        levels += [Level(name, value, colour=colour, units=units) for name, value in named.items() if value.n]
     if not levels:
         return None
     return dot_chart(levels, title="Success of every agent", x_label="fraction of right answers")
@@ -291,17 +264,13 @@ def _agents(run: StoredRun) -> PageSection:
 
 
 def _rows(run: StoredRun, metrics: Sequence[str]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for policy in run.policies:
-        cells = [cell(policy.metrics.get(name)) for name in metrics]
-        rows.append((policy.name, *cells))
-    return rows
+    return [(policy.name, *(cell(policy.metrics.get(name)) for name in metrics)) for policy in run.policies]
 
 
 def _pair_rows(directory: Path) -> list[tuple[str, ...]]:
     """Return (metric, agents, difference, p, detectable, tasks, test) of every comparison of two agents."""
     rows: list[tuple[str, ...]] = []
-    for row in read_comparisons(directory):
+    for row in read_json(directory / "comparisons.json") or ():
         effect = row["minimum_detectable_effect"]
         # JSON has no NaN, so a comparison without a p-value has null.
         p_holm = math.nan if row["p_holm"] is None else row["p_holm"]

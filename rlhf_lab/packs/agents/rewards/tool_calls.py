@@ -32,7 +32,6 @@ class ToolCallsReward:
         return RewardBatch(total_N, turns=turns)
 
     def _turns(self, episode: Episode) -> list[float]:
-        """Return the reward of each turn."""
         settings = self.settings
         expected = [
             _written(call["name"], call["arguments"].values()) for call in episode.task.metadata.get("calls", ())

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlhf_lab.core.episodes import Demonstrating, Episode
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.attempts import Attempts, attempt_text, write_attempts
+from rlhf_lab.data.generated import Attempts, attempt_text, write_attempts
 from rlhf_lab.packs.agents.synthesis.settings import AttemptPairs
 from rlhf_lab.packs.agents.synthesis.trajectories import demonstrated, environment_of
 from rlhf_lab.packs.judging.synthesis import making
@@ -52,7 +52,8 @@ class AttemptPairMaker:
         self.tasks = {task.prompt: task for task in run.corpus.tasks("train")} | heldout
 
     def finish(self) -> Result:
-        training = self._draw_training_tasks()
+        prompts = list(dict.fromkeys(task.prompt for task in self.run.corpus.tasks("train")))
+        training = making.draw_tasks(self.run, prompts, self.settings.prompts, "attempt_pairs/tasks")
         # One pass over both kinds of tasks shares the batches of the sampler; the held-out tasks come last.
         heldout = [SynthesisItem(task.prompt, 0) for task in self.heldout]
         items = [*training, *heldout]
@@ -60,27 +61,20 @@ class AttemptPairMaker:
         attempts = [Attempts(row["prompt"], row["replies"], row["correct"]) for row in rows]
         write_attempts(self.run.directory, attempts[len(training) :])
         metrics = self._write_pairs(attempts[: len(training)])
-        primary = ["made/acceptance", "made/success", "made/longer_chosen"]
-        return Result(metrics=metrics, primary=primary)
-
-    def _draw_training_tasks(self) -> list[SynthesisItem]:
-        tasks = self.run.corpus.tasks("train")
-        prompts = list(dict.fromkeys(task.prompt for task in tasks))
-        return making.draw_tasks(self.run, prompts, self.settings.prompts, "attempt_pairs/tasks")
+        return Result(metrics=metrics, primary=["made/acceptance", "made/success", "made/longer_chosen"])
 
     def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]
         seed = self.run.seed("attempt_pairs/attempts", chunk)
         collected = self.policy.collector.collect(self.policy.policy, tasks, self.settings.attempts, seed)
-        rows = []
-        for task, episodes in zip(tasks, collected, strict=True):
-            row = {
+        return [
+            {
                 "prompt": task.prompt,
                 "replies": [attempt_text(episode) for episode in episodes],
                 "correct": self._outcomes(episodes),
             }
-            rows.append(row)
-        return rows
+            for task, episodes in zip(tasks, collected, strict=True)
+        ]
 
     def _outcomes(self, episodes: Sequence[Episode]) -> list[int]:
         correct = self.environment.grade(episodes).get("correct")
@@ -99,10 +93,8 @@ class AttemptPairMaker:
         kept, rejected = making.write_corpus(self.run, "pairs", rows, {"attempts": self.settings.attempts})
         # The task is the cluster: attempts at one task are not independent.
         task_numbers = np.arange(len(tasks))
-        with_pairs = [rows_of_task[0]["problem"] is None for rows_of_task in rows_of_tasks]
-        has_pairs = np.array(with_pairs, dtype=float)
-        rates = [np.mean(attempts.correct) for attempts in tasks]
-        success = np.array(rates)
+        has_pairs = np.array([rows_of_task[0]["problem"] is None for rows_of_task in rows_of_tasks], dtype=float)
+        success = np.array([np.mean(attempts.correct) for attempts in tasks])
         metrics = {
             **making.counts(rows, kept, rejected),
             "made/items": len(tasks),
@@ -130,24 +122,18 @@ class AttemptPairMaker:
         elif not right or not wrong:
             problem = ALL_WRONG if wrong else ALL_RIGHT
         if problem:
-            return [
-                {
-                    "prompt": attempts.prompt,
-                    "replies": [*right, *wrong],
-                    "problem": problem,
-                }
-            ]
-        rows = []
-        for chosen, rejected in pair_up(right, wrong, self.settings.pairs_per_task):
-            row = {
+            return [{"prompt": attempts.prompt, "replies": [*right, *wrong], "problem": problem}]
+        # Each pair has a different wrong attempt; right attempts alternate.
+        return [
+            {
                 "prompt": attempts.prompt,
-                "chosen": chosen,
+                "chosen": right[number % len(right)],
                 "rejected": rejected,
                 "correct_chosen": 1,
                 "problem": None,
             }
-            rows.append(row)
-        return rows
+            for number, rejected in enumerate(wrong[: self.settings.pairs_per_task])
+        ]
 
     def _demonstrate(self, prompt: str) -> list[str]:
         """Return the text of the environment's demonstration of a task in a list. The list is empty if the
@@ -169,14 +155,6 @@ def distinct_outcomes(attempts: Attempts) -> tuple[list[str], list[str]]:
     # With a randomly failing tool the same text may be right once and wrong once. Such a pair states no preference.
     wrong = dict.fromkeys(response for response, correct in outcomes if not correct and response not in right)
     return list(right), list(wrong)
-
-
-def pair_up(right: Sequence[str], wrong: Sequence[str], limit: int) -> list[tuple[str, str]]:
-    """Return up to `limit` pairs (right, wrong), each with a different wrong attempt; right attempts alternate."""
-    pairs = []
-    for i, response in enumerate(wrong[:limit]):
-        pairs.append((right[i % len(right)], response))
-    return pairs
 
 
 def build(settings: AttemptPairs, run: Run) -> AttemptPairMaker:

@@ -7,54 +7,47 @@ learning. The reward reads an attempt as in a pair of `algorithm=attempt_pairs`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.attempts import attempt_text
-from rlhf_lab.data.transcript import to_conversation
+from rlhf_lab.data.generated import attempt_text
 from rlhf_lab.packs.agents.synthesis.settings import RewardTrajectories
-from rlhf_lab.packs.agents.synthesis.trajectories import UNFINISHED, environment_of, sampled_attempt
+from rlhf_lab.packs.agents.synthesis.trajectories import UNFINISHED, TrajectoryMaker, sampled_attempt
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.policy_responses import PolicyResponses
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.rows import column
-from rlhf_lab.training.run import Result, Run
+from rlhf_lab.training.run import Run
 
 UNSCORED = "no attempt was scored"
 
 
-class RewardTrajectoryMaker:
+class RewardTrajectoryMaker(TrajectoryMaker):
     """Stage `reward_trajectories`."""
 
+    name = "reward_trajectories"
+    primary: ClassVar[list[str]] = ["made/acceptance", "made/success", "made/chosen_success"]
+
     def __init__(self, settings: RewardTrajectories, run: Run):
-        self.settings, self.run = settings, run
-        environment = environment_of(run)
+        super().__init__(settings, run, "policy")
         reward = build_reward(run)
         if reward is None:
             raise ConfigError("algorithm=reward_trajectories needs a reward; set e.g. +needs.reward=mixed_reward_model")
-        self.environment, self.reward = environment, reward
+        self.reward = reward
         self.policy = PolicyResponses(run)
-        self.tasks = {task.prompt: task for task in run.corpus.tasks("train")}
-        self.heldout = {task.prompt for task in run.corpus.tasks("test")}
-
-    def finish(self) -> Result:
-        items = making.draw_tasks(self.run, list(self.tasks), self.settings.prompts, "reward_trajectories/tasks")
-        rows = making.make_all(self.run, items, self._make_result, "attempting tasks")
-        return Result(metrics=self._write(rows), primary=["made/acceptance", "made/success", "made/chosen_success"])
 
     def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]
         seed = self.run.seed("reward_trajectories/attempts", chunk)
         groups = self.policy.collector.collect(self.policy.policy, tasks, self.settings.attempts, seed)
-        pairs = zip(tasks, groups, strict=True)
-        return [self._row(task, episodes) for task, episodes in pairs]
+        return [self.best_row(task, episodes) for task, episodes in zip(tasks, groups, strict=True)]
 
-    def _row(self, task: Task, episodes: Sequence[Episode]) -> Row:
+    def best_row(self, task: Task, episodes: Sequence[Episode]) -> Row:
         """Return the row of a task: the attempt with the highest reward, and of several such attempts the first.
 
         If the reward scored none of the attempts, the row is the first attempt, with a problem and without a reward.
@@ -70,23 +63,15 @@ class RewardTrajectoryMaker:
         scored = bool(np.isfinite(usable_N[best]))
         if not scored:
             problem = UNSCORED
-        if task.prompt in self.heldout:
-            problem = making.CONTAMINATED
-        success_N = self._grade(episodes)
+        success_N = self._successes(episodes)
         return {
-            "prompt": attempt.prompt,
-            "completion": attempt.completion,
-            "learn_from": len(to_conversation(task.prompt).messages),
-            "task": task.prompt,
-            "category": str(task.metadata.get("category", "")),
-            "turns": attempt.turns,
+            **self.row_of(task, attempt, problem),
             "reward": float(reward_N[best]) if scored else None,
             "success": None if success_N is None else float(success_N.mean()),
             "chosen_success": float(success_N[best]) if scored and success_N is not None else None,
-            "problem": problem,
         }
 
-    def _grade(self, episodes: Sequence[Episode]) -> np.ndarray | None:
+    def _successes(self, episodes: Sequence[Episode]) -> np.ndarray | None:
         """Return 1 or 0 per episode, for measurement only; None if the environment does not grade success."""
         correct = self.environment.grade(episodes).get("correct")
         if correct is None:

@@ -170,12 +170,7 @@ class AttemptPairs(PolicyAttemptSettings):
     # A model of this size never succeeds, but later stages of the smoke test need pairs.
     by_size = replace(
         PolicyAttemptSettings.by_size,
-        smoke={
-            **SynthesisSettings.by_size.smoke,
-            "attempts": 4,
-            "heldout_tasks": 40,
-            "demonstrate": True,
-        },
+        smoke={**SynthesisSettings.by_size.smoke, "attempts": 4, "heldout_tasks": 40, "demonstrate": True},
         smoke_real={**SynthesisSettings.by_size.smoke_real, "attempts": 2, "heldout_tasks": 8},
     )
     attempts: Annotated[int, Ge(2, hint="a pair needs two attempts")] = 8

@@ -12,13 +12,12 @@ messages that say so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool
 from rlhf_lab.data.text_calls import ACTION, ANSWER, THOUGHT, read_move
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
@@ -27,6 +26,7 @@ from rlhf_lab.packs.agents.harness.models import open_agents
 from rlhf_lab.packs.agents.harness.scorers import score
 from rlhf_lab.packs.agents.synthesis.settings import TeacherTrajectories
 from rlhf_lab.packs.agents.synthesis.trajectories import StoredAttempt, TrajectoryMaker
+from rlhf_lab.packs.agents.tools.demonstrations import DemonstratedTurn, messages_of
 from rlhf_lab.packs.agents.tools.roles import NOTHING, spaced_call
 from rlhf_lab.packs.agents.tools.task_set import TaskSet
 from rlhf_lab.packs.agents.trajectory import AgentTrajectory, ModelTurn
@@ -65,19 +65,11 @@ class TeacherTrajectoryMaker(TrajectoryMaker):
                 assignments.append(Assignment(task, tools, draw))
         trajectories = self.agent.run_many(assignments, lambda position, trajectory: None)
         self.costs_usd += [trajectory.cost_usd for trajectory in trajectories]
-        attempts = []
-        for assignment, trajectory in zip(assignments, trajectories, strict=True):
-            success = score(trajectory, assignment.task)["success"]
-            attempts.append(stored_attempt(assignment.task, assignment.tools, trajectory, success))
+        attempts = [
+            stored_attempt(assignment.task, assignment.tools, trajectory, score(trajectory, assignment.task)["success"])
+            for assignment, trajectory in zip(assignments, trajectories, strict=True)
+        ]
         return [attempts[start : start + size] for start in range(0, len(attempts), size)]
-
-
-@dataclass(frozen=True, slots=True)
-class _WrittenTurn:
-    """A turn in the form of a demonstration, and the result of its call; "" in the turn that answers."""
-
-    text: str
-    result: str = ""
 
 
 def stored_attempt(task: Task, tools: Sequence[Tool], trajectory: AgentTrajectory, success: float) -> StoredAttempt:
@@ -92,20 +84,15 @@ def stored_attempt(task: Task, tools: Sequence[Tool], trajectory: AgentTrajector
         success: 1 if the answer is right, else 0.
     """
     messages, definitions = to_conversation(task.prompt)
-    conversation = list(messages)
     if success:
         trajectory = replace(trajectory, answer=str(task.metadata["answer"]))
     turns = written_turns(trajectory, tools)
-    *earlier, last = turns
-    for turn in earlier:
-        conversation.append(Message(role="assistant", content=turn.text))
-        conversation.append(Message(role="tool", content=turn.result))
-    prompt = render_prompt(conversation, definitions)
-    completion = response_text(Message(role="assistant", content=last.text))
-    return StoredAttempt(prompt, completion, success, len(turns))
+    *earlier, last = messages_of(turns)
+    prompt = render_prompt([*messages, *earlier], definitions)
+    return StoredAttempt(prompt, response_text(last), success, len(turns))
 
 
-def written_turns(trajectory: AgentTrajectory, tools: Sequence[Tool]) -> list[_WrittenTurn]:
+def written_turns(trajectory: AgentTrajectory, tools: Sequence[Tool]) -> list[DemonstratedTurn]:
     """Return the turns of a trajectory in the form of demonstrations: a thought, then a call or the answer. The last
     turn has the answer.
     """
@@ -115,13 +102,13 @@ def written_turns(trajectory: AgentTrajectory, tools: Sequence[Tool]) -> list[_W
         thought = thought_of(turn)
         for call in turn.calls:
             action = spaced_call(call.name, _values_in_order(call, names_of.get(call.name, ())))
-            turns.append(_WrittenTurn(f"{THOUGHT} {thought}\n{ACTION} {action}", call.result))
+            turns.append(DemonstratedTurn("", f"{THOUGHT} {thought}\n{ACTION} {action}", call))
     final = NOTHING
     # An attempt that was cut off ends with a call, whose thought is written above.
     if trajectory.turns and not trajectory.turns[-1].calls:
         final = thought_of(trajectory.turns[-1])
     answer = " ".join((trajectory.answer or "").split())
-    turns.append(_WrittenTurn(f"{THOUGHT} {final}\n{ANSWER} {answer}"))
+    turns.append(DemonstratedTurn("", f"{THOUGHT} {final}\n{ANSWER} {answer}"))
     return turns
 
 

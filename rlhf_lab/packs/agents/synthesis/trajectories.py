@@ -6,17 +6,16 @@ fine-tuning (arXiv:2308.01825), the natural baseline for reinforcement learning 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Demonstrating, Environment, Episode, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.transcript import render_prompt, response_text, to_conversation
-from rlhf_lab.packs.agents.synthesis.settings import Trajectories, TrajectoryChoices
+from rlhf_lab.packs.agents.synthesis.settings import Trajectories
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
 from rlhf_lab.sampling.policy_responses import PolicyResponses
@@ -54,33 +53,36 @@ def environment_of(run: Run) -> Environment:
     return run.corpus.environment
 
 
-class TrajectoryMaker(ABC):
+class TrajectoryMaker:
     """Base class: lets a sub-class attempt training tasks, and writes the selected attempt at each task to a corpus.
 
     Args:
         settings: settings of the stage.
         run: the run.
         teacher: name of the teacher, a column of the rows.
+
+    Class attributes:
+        name: name of the stage in its seeds.
+        primary: its main metrics.
     """
 
-    def __init__(self, settings: TrajectoryChoices, run: Run, teacher: str):
+    name: ClassVar[str] = "trajectories"
+    primary: ClassVar[list[str]] = ["made/acceptance", "made/success", "made/turns"]
+
+    def __init__(self, settings: Any, run: Run, teacher: str):
         self.settings, self.run, self.teacher = settings, run, teacher
         self.environment = environment_of(run)
         self.tasks = {task.prompt: task for task in run.corpus.tasks("train")}
         self.heldout = {task.prompt for task in run.corpus.tasks("test")}
 
-    @abstractmethod
     def attempt(self, tasks: Sequence[Task], chunk: int) -> list[list[StoredAttempt]]:
         """Return the attempts at each task; `chunk` is the index of the tasks' chunk."""
+        raise NotImplementedError
 
     def finish(self) -> Result:
-        rows = making.make_all(self.run, self._items(), self._make_result, "attempting tasks")
-        primary = ["made/acceptance", "made/success", "made/turns"]
-        return Result(metrics=self._write(rows), primary=primary)
-
-    def _items(self) -> list[SynthesisItem]:
-        prompts = list(self.tasks)
-        return making.draw_tasks(self.run, prompts, self.settings.prompts, "trajectories/tasks")
+        items = making.draw_tasks(self.run, list(self.tasks), self.settings.prompts, f"{self.name}/tasks")
+        rows = making.make_all(self.run, items, self._make_result, "attempting tasks")
+        return Result(metrics=self._write(rows), primary=self.primary)
 
     def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]
@@ -99,23 +101,29 @@ class TrajectoryMaker(ABC):
         best = min(candidates or attempts, key=lambda attempt: (not attempt.finished, attempt.turns))
         if problem is None and not best.finished:
             problem = UNFINISHED
-        # A task that is also in the test split would leak it into training, even if its attempt succeeded.
-        if task.prompt in self.heldout:
-            problem = making.CONTAMINATED
         graded = [attempt.success for attempt in attempts if attempt.success is not None]
         # Ungraded rows have no column for success, instead of a wrong value.
         correct: dict[str, float] = {} if best.success is None else {"correct_chosen": best.success}
         return {
-            "prompt": best.prompt,
-            "completion": best.completion,
+            **self.row_of(task, best, problem),
+            "attempts": len(attempts),
+            "success": sum(graded) / len(graded) if graded else None,
+            **correct,
+        }
+
+    def row_of(self, task: Task, attempt: StoredAttempt, problem: str | None) -> Row:
+        """Return the columns that describe the selected attempt at a task, and why it is rejected, if it is."""
+        # A task that is also in the test split would leak it into training, even if its attempt succeeded.
+        if task.prompt in self.heldout:
+            problem = making.CONTAMINATED
+        return {
+            "prompt": attempt.prompt,
+            "completion": attempt.completion,
             "learn_from": len(to_conversation(task.prompt).messages),
             "task": task.prompt,
             "category": str(task.metadata.get("category", "")),
-            "turns": best.turns,
-            "attempts": len(attempts),
-            "success": sum(graded) / len(graded) if graded else None,
+            "turns": attempt.turns,
             "problem": problem,
-            **correct,
         }
 
     def _write(self, rows: Sequence[Row]) -> dict[str, Any]:
@@ -147,16 +155,15 @@ class OwnTrajectories(TrajectoryMaker):
         self.policy = PolicyResponses(run) if settings.teacher == "policy" else None
 
     def attempt(self, tasks: Sequence[Task], chunk: int) -> list[list[StoredAttempt]]:
-        """See `TrajectoryMaker.attempt`."""
         return self._demonstrate(tasks) if self.policy is None else self._sample(tasks, chunk)
 
     def _demonstrate(self, tasks: Sequence[Task]) -> list[list[StoredAttempt]]:
         """Return the environment's demonstrations as graded attempts: a demonstration may fail on a busy tool."""
         assert isinstance(self.environment, Demonstrating)
         shown = [demonstrated(self.environment, task) for task in tasks]
-        episodes = []
-        for task, attempt in zip(tasks, shown, strict=True):
-            episodes.append(Episode(task, attempt.prompt, attempt.completion))
+        episodes = [
+            Episode(task, attempt.prompt, attempt.completion) for task, attempt in zip(tasks, shown, strict=True)
+        ]
         successes = self._grade(episodes)
         graded = zip(shown, successes, strict=True)
         return [[replace(attempt, success=success)] for attempt, success in graded]

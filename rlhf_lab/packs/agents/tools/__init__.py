@@ -2,6 +2,6 @@
 
 Read world.py (the environment), then bases.py and knowledge.py (facts), kinds.py (the catalogue of tasks),
 demonstrations.py (the scripted solution of a task) and task_set.py (metadata of a task). retrieval.py and table.py are
-further tools, flaky.py makes a tool busy at random. roles.py has the prompts of small models. tools.py builds the
-corpus of `data=tools`. The text form of calls is defined in data/text_calls.py. bench/ contains AgentBench-Mini.
+further tools. roles.py has the prompts of small models. tools.py builds the corpus of `data=tools`. The text form of
+calls is defined in data/text_calls.py. bench/ contains AgentBench-Mini.
 """

@@ -1,13 +1,20 @@
-"""Bases of facts that are sampled anew for every task, so that a model cannot memorise them."""
+"""Bases of facts that are sampled anew for every task, so that a model cannot memorise them.
+
+Names are invented and have two syllables, so that a closed vocabulary can represent names that never occur in training.
+The hash of a name's text decides whether it belongs to the training or the test split, as for prompts. Tasks of the
+test split therefore use names that no training task uses, although every syllable is known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
+from rlhf_lab.environments.splits import split_of
 from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge
-from rlhf_lab.packs.agents.tools.names import draw_names, draw_paired_bases
+from rlhf_lab.packs.agents.tools.settings import Tools
 
 LINKS = ("capital", "ruler", "river", "port", "temple", "guild")
 """Relations whose values are names of entities in the same base."""
@@ -15,6 +22,15 @@ AMOUNTS = ("age", "height")
 """Relations whose values are numbers."""
 LARGEST = 30
 """Maximum amount. It is small so that the sum of two amounts stays within a small vocabulary of numbers."""
+SYLLABLES = (
+    "bal", "bem", "bor", "dak", "del", "dun", "fal", "fen", "fir", "gam", "gol", "gus", "hal", "hem", "hov", "jal",
+    "jen", "jor", "kal", "kem", "kir", "kov", "lam", "len", "lor", "mal", "mep", "mir", "mos", "nal", "nev", "nor",
+    "pal", "pem", "pir", "pov", "ral", "rek", "ril", "rum", "sal", "sef", "sil", "sor", "tal", "tev", "tir", "tov",
+    "val", "vek", "vil", "vor", "wal", "wen", "zal", "zem", "zir", "zov",
+)  # fmt: skip
+
+SPARE = 10
+"""Minimum number of syllables that the names of a base leave unused."""
 
 
 @dataclass(frozen=True)
@@ -41,28 +57,14 @@ class FactBase:
         return tuple(self.truth)
 
 
-@dataclass(frozen=True)
-class BaseSize:
-    """Size of sampled bases.
-
-    Attributes:
-        entities, relations: numbers of entities and relations in each base. One relation in four, but at least one, is
-            an amount.
-        redirect: probability that an entity's facts are stored under another name.
-    """
-
-    entities: int = 10
-    relations: int = 5
-    redirect: float = 0.25
-
-
-def draw_base(rng: Random, split: str, size: BaseSize, *, moves: int = 0, paired_bases: bool = False) -> FactBase:
-    """Sample a fact base, which the tools look up, with names of the train or the test split.
+def draw_base(rng: Random, split: str, size: Tools, *, moves: int = 0, paired_bases: bool = False) -> FactBase:
+    """Sample a fact base, which the tools look up, with names of the train or the test split. One relation in four, but
+    at least one, is an amount.
 
     Args:
         rng: random numbers.
         split: split of the names.
-        size: size of the base.
+        size: settings of the world.
         moves: number of redirects to the first entity's facts; 0 means that `size.redirect` decides.
         paired_bases: True if the names of the last two entities have the same first syllable.
     """
@@ -77,9 +79,7 @@ def draw_base(rng: Random, split: str, size: BaseSize, *, moves: int = 0, paired
     names = draw_names(rng, own + sum(moved_entities) + moves + 1, split, pair)
     entities = [*names[:own], *pair]
     others = names[own:]
-    truth = {}
-    for entity in entities:
-        truth[entity] = _draw_base(rng, entity, entities, links, amounts)
+    truth = {entity: _draw_facts(rng, entity, entities, links, amounts) for entity in entities}
     filed_under: dict[str, str] = {}
     moved: dict[str, str] = {}
     for index, entity in enumerate(entities):
@@ -91,17 +91,10 @@ def draw_base(rng: Random, split: str, size: BaseSize, *, moves: int = 0, paired
             name = moved[name]
         filed_under[entity] = name
     facts = {filed_under[entity]: truth[entity] for entity in entities}
-    return FactBase(
-        truth,
-        links,
-        amounts,
-        ToolKnowledge(facts, moved),
-        tuple(others),
-        pair,
-    )
+    return FactBase(truth, links, amounts, ToolKnowledge(facts, moved), tuple(others), pair)
 
 
-def _draw_base(
+def _draw_facts(
     rng: Random, entity: str, entities: list[str], links: tuple[str, ...], amounts: tuple[str, ...]
 ) -> dict[str, str]:
     """Sample the facts of an entity. All links lead to different other entities."""
@@ -111,3 +104,45 @@ def _draw_base(
     for relation in amounts:
         facts[relation] = str(rng.randint(2, LARGEST))
     return facts
+
+
+@cache
+def names_of(split: str) -> tuple[tuple[str, str], ...]:
+    """Return all names of a split, as pairs of different syllables."""
+    pairs = ((first, second) for first in SYLLABLES for second in SYLLABLES if first != second)
+    return tuple(pair for pair in pairs if split_of(" ".join(pair)) == split)
+
+
+def draw_names(rng: Random, count: int, split: str, exclude: Sequence[str] = ()) -> list[str]:
+    """Sample names of a split in which no syllable occurs twice, so that a syllable identifies its name.
+
+    Args:
+        rng: random numbers.
+        count: number of names.
+        split: split of the names.
+        exclude: names whose syllables must not be used.
+
+    Raises ValueError if there are not enough syllables.
+    """
+    used = {syllable for name in exclude for syllable in name.split()}
+    # With fewer spare syllables, the test split may have no name left, and the loop below would never end.
+    if 2 * count + len(used) > len(SYLLABLES) - SPARE:
+        limit = (len(SYLLABLES) - SPARE) // 2
+        raise ValueError(f"{count} names without a common syllable are too many; the limit is {limit}")
+    all_names = names_of(split)
+    names: list[str] = []
+    while len(names) < count:
+        name = rng.choice(all_names)
+        if used.isdisjoint(name):
+            used.update(name)
+            names.append(" ".join(name))
+    return names
+
+
+def draw_paired_bases(rng: Random, split: str) -> tuple[str, str]:
+    """Sample two names with the same first syllable."""
+    names = names_of(split)
+    while True:
+        first, second = rng.choice(names), rng.choice(names)
+        if first[0] == second[0] and first != second:
+            return " ".join(first), " ".join(second)

@@ -6,7 +6,9 @@ Each turn states the known facts, says what is needed next, and makes one call:
     Action: search[ tal vor ; ruler ]
 
 Without habits this is the scripted oracle: it follows redirects, repeats calls of busy tools, and says when there is no
-answer.
+answer. A scripted coordinator (`led_turns`) asks an executor for one fact per turn instead:
+
+    Action: ask[ Find the ruler of tal vor. ]
 """
 
 from __future__ import annotations
@@ -19,34 +21,18 @@ from typing import Any
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool, call_tool
 from rlhf_lab.data.text_calls import ACTION, ANSWER, THOUGHT
-from rlhf_lab.packs.agents.tools.flaky import BUSY
-from rlhf_lab.packs.agents.tools.kinds import UNKNOWN, Compute, Lookup, SampledTask
-from rlhf_lab.packs.agents.tools.knowledge import MOVED
-from rlhf_lab.packs.agents.tools.roles import NOTHING, spaced_call
+from rlhf_lab.packs.agents.tools.kinds import UNKNOWN, Compute, Lookup, SampledTask, find
+from rlhf_lab.packs.agents.tools.knowledge import BUSY, MOVED
+from rlhf_lab.packs.agents.tools.roles import ASK, NOTHING, spaced_call
+from rlhf_lab.packs.agents.tools.settings import HabitSettings
 
 PATIENCE = 8
 """Number of calls of a busy tool before the oracle gives up."""
 MOVED_TO = MOVED.format("")
 
 
-@dataclass(frozen=True)
-class Habits:
-    """Probabilities of mistakes, from 0 to 1.
-
-    Attributes:
-        wrong_relation: at each search, probability of looking up another relation than the needed one.
-        take_redirect: at each redirect, probability of using the name of the entry as the value.
-        stop_early: after each step but the last, probability of answering with its value.
-        repeat_call: at each call, probability of making it again.
-    """
-
-    wrong_relation: float = 0.0
-    take_redirect: float = 0.0
-    stop_early: float = 0.0
-    repeat_call: float = 0.0
-
-
-NONE = Habits()
+NONE = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
+"""No mistakes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +58,7 @@ class ToolDemonstration:
         answer: the answer.
     """
 
-    def __init__(self, task: SampledTask, tools: Sequence[Tool], rng: Random, habits: Habits = NONE):
+    def __init__(self, task: SampledTask, tools: Sequence[Tool], rng: Random, habits: HabitSettings = NONE):
         self.task, self.rng, self.habits = task, rng, habits
         self.tools = {tool.name: tool for tool in tools}
         self.turns: list[DemonstratedTurn] = []
@@ -81,14 +67,10 @@ class ToolDemonstration:
         # A chain only needs its last value; other tasks need all of them.
         self.keeps_all = not is_chain(task)
         self.answer = self._attempt()
-        self._say(self._known(), f"{ANSWER} {self.answer}")
-
-    def messages(self) -> list[Message]:
-        """Return the conversation after the question."""
-        return messages_of(self.turns)
+        known = self._known()
+        self.turns.append(DemonstratedTurn(self._notes(known), f"{THOUGHT} {known or NOTHING}\n{ANSWER} {self.answer}"))
 
     def _attempt(self) -> str:
-        """Make the calls and return the answer."""
         for index, step in enumerate(self.task.steps):
             if isinstance(step, Compute):
                 label, value = "result", self._compute(step)
@@ -168,10 +150,6 @@ class ToolDemonstration:
             if not self._slips(self.habits.repeat_call):
                 return call
 
-    def _say(self, known: str, answer: str) -> None:
-        text = f"{THOUGHT} {known or NOTHING}\n{answer}"
-        self.turns.append(DemonstratedTurn(self._notes(known), text))
-
     def _known(self) -> str:
         facts = self.found if self.keeps_all else self.found[-1:]
         return "; ".join(facts)
@@ -185,7 +163,6 @@ class ToolDemonstration:
 
 
 def messages_of(turns: Sequence[DemonstratedTurn]) -> list[Message]:
-    """Return turns and the results of their calls as messages."""
     messages: list[Message] = []
     for turn in turns:
         messages.append({"role": "assistant", "content": turn.text})
@@ -207,7 +184,6 @@ def notes_of(task: SampledTask, known: str, steps_done: int, *, keeps_all: bool)
 
 
 def noted(notes: str, fact: str) -> str:
-    """Append a fact to notes."""
     return f"{notes}; {fact}" if notes else fact
 
 
@@ -230,3 +206,47 @@ def _fact(passage: str, relation: str) -> str | None:
     """Return the value of a relation in a passage such as "capital tal vor, age 12"; None if it is not there."""
     facts = dict(fact.split(" ", 1) for fact in passage.split(", "))
     return facts.get(relation)
+
+
+def can_be_led(task: SampledTask) -> bool:
+    """Return True if every step of a task is a search."""
+    return all(isinstance(step, Lookup) and step.tool == "search" for step in task.steps)
+
+
+def led_turns(task: SampledTask, values: Sequence[str], answer: str) -> list[DemonstratedTurn]:
+    """Return the turns of the coordinator; the last one answers.
+
+    Args:
+        task: a task that can be led.
+        values: value of each step; shorter than the steps if one of them has none.
+        answer: the answer.
+    """
+    keeps_all = not is_chain(task)
+    turns = []
+    found: list[str] = []
+
+    def known() -> str:
+        # A chain only needs its last value; other tasks need all of them.
+        return "; ".join(found if keeps_all else found[-1:])
+
+    for index, step in enumerate(task.steps):
+        assert isinstance(step, Lookup)
+        entity = step.subject if isinstance(step.subject, str) else values[step.subject]
+        query = find(step.relation, entity)
+        finding = values[index] if index < len(values) else UNKNOWN
+        thought = noted(known(), f"need {step.relation}")
+        turns.append(
+            DemonstratedTurn(
+                notes_of(task, known(), index, keeps_all=keeps_all),
+                f"{THOUGHT} {thought}\n{ACTION} {spaced_call(ASK, [query])}",
+                Call(ASK, {"query": query}, finding),
+            )
+        )
+        found.append(f"{step.relation} {finding}")
+        if finding == UNKNOWN:
+            break
+    # Nothing is left to look up, neither after the last step nor after one without a value.
+    notes = notes_of(task, known(), len(task.steps), keeps_all=keeps_all)
+    text = f"{THOUGHT} {known() or NOTHING}\n{ANSWER} {answer}"
+    turns.append(DemonstratedTurn(notes, text))
+    return turns

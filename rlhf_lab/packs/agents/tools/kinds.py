@@ -13,9 +13,9 @@ from random import Random
 from typing import Literal
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.packs.agents.tools.bases import LARGEST, BaseSize, FactBase, draw_base
-from rlhf_lab.packs.agents.tools.flaky import flaky
-from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, search_tool
+from rlhf_lab.packs.agents.tools.bases import LARGEST, FactBase, draw_base
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, flaky, search_tool
+from rlhf_lab.packs.agents.tools.settings import Tools
 
 UNKNOWN = "unknown"
 """Answer to a question that the tools cannot answer."""
@@ -78,11 +78,11 @@ class SampledTask:
     passages: bool = False
 
 
-Draw = Callable[[Random, str, BaseSize], SampledTask]
-"""Function that samples a task: (random numbers, split, size of the base of facts) → task."""
+Draw = Callable[[Random, str, Tools], SampledTask]
+"""Function that samples a task: (random numbers, split, settings of the world) → task."""
 
 
-def chain(rng: Random, split: str, size: BaseSize, hops: int, moves: int = 0) -> SampledTask:
+def chain(rng: Random, split: str, size: Tools, hops: int, moves: int = 0) -> SampledTask:
     """Sample a question that follows `hops` relations from one entity. A relation never follows itself."""
     base = draw_base(rng, split, size, moves=moves)
     start = base.entities[0]
@@ -99,7 +99,6 @@ def chain(rng: Random, split: str, size: BaseSize, hops: int, moves: int = 0) ->
 
 
 def find(relation: str, entity: str) -> str:
-    """Return the question for one fact."""
     return f"Find the {relation} of {entity}."
 
 
@@ -114,11 +113,11 @@ def _draw_relations(rng: Random, relations: tuple[str, ...], count: int) -> list
     return selected
 
 
-def long_chain(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def long_chain(rng: Random, split: str, size: Tools) -> SampledTask:
     return chain(rng, split, size, rng.randint(6, 10))
 
 
-def calculation(rng: Random, split: str, size: BaseSize, sign: Literal["+", "-"]) -> SampledTask:
+def calculation(rng: Random, split: str, size: Tools, sign: Literal["+", "-"]) -> SampledTask:
     """Sample a question for the sum or the difference of two amounts."""
     base = draw_base(rng, split, size)
     relation = base.amounts[0]
@@ -144,7 +143,7 @@ def _amounts(base: FactBase, relation: str, *entities: str) -> list[int]:
     return [int(base.truth[entity][relation]) for entity in entities]
 
 
-def compare(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def compare(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question that compares two different amounts."""
     # Equal amounts have no answer, so the base is sampled again.
     while True:
@@ -165,8 +164,7 @@ def compare(rng: Random, split: str, size: BaseSize) -> SampledTask:
     )
 
 
-def missing_entity(rng: Random, split: str, size: BaseSize) -> SampledTask:
-    """Sample a question about an entity that does not exist."""
+def missing_entity(rng: Random, split: str, size: Tools) -> SampledTask:
     base = draw_base(rng, split, size)
     name = base.spare[0]
     relation = rng.choice(base.links)
@@ -175,30 +173,24 @@ def missing_entity(rng: Random, split: str, size: BaseSize) -> SampledTask:
 
 def _unanswerable(base: FactBase, step: Lookup, question: str) -> SampledTask:
     """Return a task whose only step fails, so that a refusal is the right answer."""
-    return SampledTask(
-        question,
-        base,
-        (step,),
-        UNKNOWN,
-        scorer="refusal",
-        gives="nothing",
-    )
+    return SampledTask(question, base, (step,), UNKNOWN, scorer="refusal", gives="nothing")
 
 
-def missing_relation(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def missing_relation(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question about a relation that is missing for an existing entity."""
     base = draw_base(rng, split, size)
     start = base.entities[0]
     relation = rng.choice(base.links)
     # The relation is removed from all entities, so that no tool can return it.
-    remaining = {}
-    for name, facts in base.knowledge.facts.items():
-        remaining[name] = {key: value for key, value in facts.items() if key != relation}
+    remaining = {
+        name: {key: value for key, value in facts.items() if key != relation}
+        for name, facts in base.knowledge.facts.items()
+    }
     base = replace(base, knowledge=replace(base.knowledge, facts=remaining))
     return _unanswerable(base, Lookup(start, relation), find(relation, start))
 
 
-def ambiguous(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def ambiguous(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question about one of two entities whose names share the first word; a fact identifies which one."""
     base = draw_base(rng, split, size, paired_bases=True)
     first, second = base.paired_bases
@@ -219,7 +211,7 @@ def ambiguous(rng: Random, split: str, size: BaseSize) -> SampledTask:
     )
 
 
-def conflicting(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def conflicting(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question for which two sources contradict each other; the question says which one is right."""
     base = draw_base(rng, split, size)
     start = base.entities[0]
@@ -241,38 +233,28 @@ def conflicting(rng: Random, split: str, size: BaseSize) -> SampledTask:
     )
 
 
-def busy(rng: Random, split: str, size: BaseSize) -> SampledTask:
-    """Sample a chain of two steps with tools that are often busy."""
+def busy(rng: Random, split: str, size: Tools) -> SampledTask:
     return replace(chain(rng, split, size, 2), busy=FLAKY)
 
 
-def table(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def table(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question for the sum of two cells of a table."""
     base = draw_base(rng, split, size)
     column = base.amounts[0]
-    rows = {}
-    for row in range(1, size.entities + 1):
-        rows[str(row)] = {column: str(rng.randint(2, LARGEST))}
+    rows = {str(row): {column: str(rng.randint(2, LARGEST))} for row in range(1, size.entities + 1)}
     first, second = rng.sample(list(rows), 2)
     amounts = [int(rows[row][column]) for row in (first, second)]
     return SampledTask(
         f"Compute the {column} in row {first} of the table plus the {column} in row {second}.",
         base,
-        (
-            Lookup(first, column, "table"),
-            Lookup(second, column, "table"),
-            Compute("+"),
-        ),
+        (Lookup(first, column, "table"), Lookup(second, column, "table"), Compute("+")),
         str(sum(amounts)),
         table=rows,
-        parts=(
-            f"Find the {column} in row {first} of the table.",
-            f"Find the {column} in row {second} of the table.",
-        ),
+        parts=(f"Find the {column} in row {first} of the table.", f"Find the {column} in row {second} of the table."),
     )
 
 
-def retrieval(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def retrieval(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample a question with two steps: a retrieved passage names an entity, and a fact about it is looked up."""
     task = chain(rng, split, size, 2)
     first = task.steps[0]
@@ -282,7 +264,7 @@ def retrieval(rng: Random, split: str, size: BaseSize) -> SampledTask:
     return replace(task, question=question, steps=steps, passages=True)
 
 
-def two_part_question(rng: Random, split: str, size: BaseSize) -> SampledTask:
+def two_part_question(rng: Random, split: str, size: Tools) -> SampledTask:
     """Sample two questions in one; the answer names both values."""
     base = draw_base(rng, split, size)
     first, second = rng.sample(base.entities, 2)
@@ -332,7 +314,8 @@ def tools_of(task: SampledTask, seed: int | str) -> list[Tool]:
     # Every task has search and calculator; the other tools exist only if the task has content for them.
     tools = [search_tool(task.base.knowledge), calculator_tool()]
     if task.archive is not None:
-        tools.append(archive_tool(task.archive))
+        description = "Looks up one fact in the archive, which may differ from search."
+        tools.append(replace(search_tool(task.archive), name="archive", description=description))
     if task.table is not None:
         tools.append(table_tool(task.table))
     if task.passages:
@@ -340,15 +323,6 @@ def tools_of(task: SampledTask, seed: int | str) -> list[Tool]:
     if not task.busy:
         return tools
     return [flaky(tool, task.busy, seed) for tool in tools]
-
-
-def archive_tool(base: ToolKnowledge) -> Tool:
-    return text_tool(
-        "archive",
-        "Looks up one fact in the archive, which may differ from search.",
-        {"entity": "the name, exactly as it is written", "relation": "what to look up, such as capital"},
-        base.search,
-    )
 
 
 def table_tool(cells: Mapping[str, Mapping[str, str]]) -> Tool:
@@ -359,12 +333,7 @@ def table_tool(cells: Mapping[str, Mapping[str, str]]) -> Tool:
             raise ToolError(f"no column {column}")
         return cells[row][column]
 
-    return text_tool(
-        "table",
-        "Reads one cell of the table.",
-        {"row": "its number", "column": "its heading"},
-        run,
-    )
+    return text_tool("table", "Reads one cell of the table.", {"row": "its number", "column": "its heading"}, run)
 
 
 def retrieve_tool(base: ToolKnowledge) -> Tool:
@@ -378,9 +347,4 @@ def retrieve_tool(base: ToolKnowledge) -> Tool:
         written = [f"{relation} {value}" for relation, value in facts.items()]
         return ", ".join(written)
 
-    return text_tool(
-        "retrieve",
-        "Gives the passage about an entity.",
-        {"entity": "the name, exactly as written"},
-        run,
-    )
+    return text_tool("retrieve", "Gives the passage about an entity.", {"entity": "the name, exactly as written"}, run)

@@ -1,9 +1,11 @@
-"""Facts that can only be looked up, and the tools that read them."""
+"""Facts that can only be looked up, the tools that read them, and tools that are busy at random."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
 from rlhf_lab.environments.maths.expressions import computed
@@ -14,6 +16,8 @@ converting integers to text."""
 DECIMALS = 10
 """Number of decimals of the calculator's results. More decimals would show rounding errors; with too few, 4 / 1000
 would be 0."""
+BUSY = "busy"
+"""Result of calling a busy tool."""
 MOVED = "moved see {}"
 """Result of a search for an entity whose facts are stored under another name."""
 
@@ -64,3 +68,26 @@ def calculate(expression: str) -> str:
 
 def calculator_tool() -> Tool:
     return text_tool("calculate", "Computes an expression.", {"expression": "such as (12 + 30) * 2"}, calculate)
+
+
+def flaky(tool: Tool, probability: float, seed: int | str) -> Tool:
+    """Make a tool busy with a given probability at each call.
+
+    The seed and the index of the call decide which calls fail. Attempts with the same calls therefore see the same
+    failures; use different seeds for independent failures.
+    """
+    calls = 0
+
+    def run(**arguments: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if hashed(f"{seed}/{tool.name}/{calls}") < probability * 2**64:
+            raise ToolError(BUSY)
+        return tool.run(**arguments)
+
+    return replace(tool, run=run)
+
+
+def hashed(key: str) -> int:
+    """Hash a text to an integer below 2^64, which depends on the text alone, on every machine."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")

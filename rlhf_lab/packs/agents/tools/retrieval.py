@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
 
@@ -25,47 +23,50 @@ TOP = 3
 """Number of passages that a search returns."""
 
 
-@dataclass(frozen=True)
-class PassageIndex:
-    """Index of passages for BM25.
+class Bm25:
+    """Index of documents by their words.
 
-    Attributes:
+    Args:
+        words: document → its words.
+    """
+
+    def __init__(self, words: Mapping[str, Sequence[str]]):
+        self._counts = {document: Counter(of_document) for document, of_document in words.items()}
+        self._mean_length = sum(map(len, words.values())) / max(1, len(words))
+        documents_with = Counter(word for counts in self._counts.values() for word in counts)
+        # log(1 + …), as in Lucene's BM25: it is positive even for a word of more than half of the documents.
+        self._idf = {word: math.log1p((len(words) - n + 0.5) / (n + 0.5)) for word, n in documents_with.items()}
+
+    def rank(self, query: Iterable[str], top: int) -> list[tuple[str, float]]:
+        """Return (document, score) of those with a word of the query, best first. Equal scores keep the order of the
+        documents.
+        """
+        query_words = set(query)
+        scores = {}
+        for document, counts in self._counts.items():
+            length = counts.total() / self._mean_length if self._mean_length else 0.0
+            discount = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * length)
+            # Sorted, because a float sum depends on its order, and the order of a set differs between processes.
+            shared = sorted(query_words & counts.keys())
+            scores[document] = sum(self._idf[word] * counts[word] / (counts[word] + discount) for word in shared)
+        ranked = sorted(scores.items(), key=lambda item: -item[1])
+        return [(document, score) for document, score in ranked[:top] if score > 0]
+
+
+class PassageIndex:
+    """Index of passages.
+
+    Args:
         passages: title → text. Passages with equal scores keep this order.
     """
 
-    passages: Mapping[str, str]
-
-    @cached_property
-    def _word_counts(self) -> dict[str, Counter[str]]:
-        """Number of occurrences of each word in title and text, by title."""
-        counts = {}
-        for title, text in self.passages.items():
-            counts[title] = Counter(words(f"{title} {text}"))
-        return counts
-
-    @cached_property
-    def _idf(self) -> dict[str, float]:
-        passages_with: Counter[str] = Counter()
-        for counts in self._word_counts.values():
-            passages_with.update(counts.keys())
-        total = len(self.passages)
-        # log(1 + …), as in Lucene's BM25: it is positive even for a word of more than half of the passages.
-        return {word: math.log1p((total - n + 0.5) / (n + 0.5)) for word, n in passages_with.items()}
+    def __init__(self, passages: Mapping[str, str]):
+        self.passages = passages
+        self._index = Bm25({title: words(f"{title} {text}") for title, text in passages.items()})
 
     def find(self, query: str, top: int = TOP) -> list[tuple[str, float]]:
         """Return (title, score) of the passages that have a word in common with the query, best first."""
-        lengths = {title: counts.total() for title, counts in self._word_counts.items()}
-        mean_length = sum(lengths.values()) / max(1, len(lengths))
-        query_words = set(words(query))
-        scores = {}
-        for title, counts in self._word_counts.items():
-            discount = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * lengths[title] / mean_length)
-            # Sorted, because a float sum depends on its order, and the order of a set differs between processes.
-            shared = sorted(query_words & counts.keys())
-            terms = [self._idf[word] * counts[word] / (counts[word] + discount) for word in shared]
-            scores[title] = sum(terms)
-        ranked = sorted(scores.items(), key=lambda item: -item[1])
-        return [(title, score) for title, score in ranked[:top] if score > 0]
+        return self._index.rank(words(query), top)
 
     def retrieve(self, query: str) -> str:
         """Return the best passages as lines "title: text". Raise ToolError if no passage has a word of the query."""

@@ -11,6 +11,7 @@ from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import BySize, CheckedSettings, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
+from rlhf_lab.packs.agents.tools.roles import ROLES
 
 # Repeated here, so that the settings can be read without importing the world.
 TOOL_KINDS = (
@@ -18,9 +19,6 @@ TOOL_KINDS = (
     "missing_entity", "missing_relation", "ambiguous", "conflicting", "flaky", "table", "retrieval", "several",
     "chain_4", "chain_5", "chain_6", "chain_7", "chain_8", "chain_9", "chain_10",
 )  # fmt: skip
-
-
-TOOL_ROLES = ("act", "answer", "plan", "split", "step", "note", "combine", "lead", "lead_step", "lead_note")
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Tools(WorldSettings):
             *super().rules(),
             schema.only_known("kinds", self.kinds, TOOL_KINDS),
             schema.only_known("test_kinds", self.test_kinds or (), TOOL_KINDS),
-            schema.only_known("roles", self.roles, TOOL_ROLES),
+            schema.only_known("roles", self.roles, ROLES),
             (any(self.kinds.values()), f"kinds={self.kinds}: set a weight above 0 for at least one of them"),
             (any(self.roles.values()), f"roles={self.roles}: set a weight above 0 for at least one of them"),
         )

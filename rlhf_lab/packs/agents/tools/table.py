@@ -8,9 +8,10 @@ every machine.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypedDict
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
 
@@ -30,17 +31,11 @@ FUNCTIONS = frozenset((*AGGREGATES, *OF_TEXT, *OF_VALUES))
 """Functions that a query may call, in lower case."""
 
 
-@dataclass(frozen=True)
-class DataTable:
-    """A table.
+class DataTable(TypedDict):
+    """A table: names of its columns, and rows of values in their order."""
 
-    Attributes:
-        columns: names of the columns.
-        rows: values in the order of the columns.
-    """
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    columns: list[str]
+    rows: list[list[Cell]]
 
 
 @dataclass(frozen=True)
@@ -55,11 +50,9 @@ class TableBase:
 
     def schema(self) -> str:
         """Describe each table as a line: `lakes(name, depth_m): 4 rows`."""
-        lines = []
-        for name, table in self.tables.items():
-            columns = ", ".join(table.columns)
-            row_count = len(table.rows)
-            lines.append(f"{name}({columns}): {row_count} rows")
+        lines = [
+            f"{name}({', '.join(table['columns'])}): {len(table['rows'])} rows" for name, table in self.tables.items()
+        ]
         return "\n".join(lines)
 
     def query(self, statement: str) -> str:
@@ -67,9 +60,8 @@ class TableBase:
 
         Raise ToolError for anything but one SELECT from these tables that finishes within the limit.
         """
-        with closing(
-            self._connect()
-        ) as connection:  # a new database for each query, so nothing remains of the last one
+        # A new database for each query, so nothing remains of the last one.
+        with closing(self._connect()) as connection:
             try:
                 cursor = connection.execute(statement)
                 rows = cursor.fetchmany(MOST_ROWS + 1)  # one more row, to notice that there are more
@@ -81,8 +73,7 @@ class TableBase:
         if not rows:
             return "no rows"
         lines = [" | ".join(columns)]
-        for row in rows[:MOST_ROWS]:
-            lines.append(" | ".join(map(written_cell, row)))
+        lines.extend(" | ".join(map(written_cell, row)) for row in rows[:MOST_ROWS])
         if len(rows) > MOST_ROWS:
             lines.append(f"(only the first {MOST_ROWS} rows; add a condition or a LIMIT)")
         return "\n".join(lines)
@@ -90,10 +81,10 @@ class TableBase:
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:")
         for name, table in self.tables.items():
-            columns = ", ".join(map(quoted, table.columns))
+            columns = ", ".join(map(quoted, table["columns"]))
             connection.execute(f"CREATE TABLE {quoted(name)} ({columns})")
-            marks = ", ".join("?" * len(table.columns))
-            connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({marks})", table.rows)
+            marks = ", ".join("?" * len(table["columns"]))
+            connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({marks})", table["rows"])
         connection.commit()
         # The limits are set after the tables are filled, so they restrict only the query.
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_TEXT)
@@ -133,7 +124,6 @@ def written_cell(value: Cell | bytes) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

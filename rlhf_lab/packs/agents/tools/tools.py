@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -17,69 +16,40 @@ import numpy as np
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
-from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.loading import world_corpus
 from rlhf_lab.data.text_calls import ANSWER
 from rlhf_lab.data.transcript import render_prompt
-from rlhf_lab.packs.agents.tools.bases import BaseSize
 from rlhf_lab.packs.agents.tools.demonstrations import (
     NONE,
     DemonstratedTurn,
-    Habits,
     ToolDemonstration,
+    can_be_led,
     is_chain,
+    led_turns,
     messages_of,
 )
 from rlhf_lab.packs.agents.tools.kinds import Compute, Lookup, SampledTask, find
-from rlhf_lab.packs.agents.tools.leading import can_be_led, led_turns
 from rlhf_lab.packs.agents.tools.roles import Role, prompt_of, spaced_call
 from rlhf_lab.packs.agents.tools.settings import Tools
-from rlhf_lab.packs.agents.tools.world import VERSION, ToolWorld, ToolWorldSize, is_right
+from rlhf_lab.packs.agents.tools.world import VERSION, ToolWorld, is_right
 
 
 def build(settings: Tools) -> Corpus:
     """Sample the corpus of a tool world. Its `environment` is the `ToolWorld`."""
-    world = world_of(settings)
-    habits = Habits(**vars(settings.habits))
+    world = ToolWorld(settings)
     splits: dict[str, list[Pair]] = {}
     reports: dict[str, LoadReport] = {}
     for split in ("train", "test"):
         rows: list[Pair] = []
         for task in world.tasks(split):
-            rows += _rows(world, task, settings.roles, habits)
+            rows += _rows(world, task, settings)
         splits[split] = rows
-        reports[split] = LoadReport(
-            rows=len(rows),
-            kept=len(rows),
-            statistics=statistics(rows),
-        )
-    rows_digest = fingerprint(splits["train"], splits["test"])
-    content = f"tool world {VERSION} {settings!r} {rows_digest}"
-    return Corpus(
-        name="tools",
-        train=splits["train"],
-        test=splits["test"],
-        fingerprint=sha256(content.encode()).hexdigest(),
-        preferences=False,
-        report=reports,
-        environment=world,
-    )
-
-
-def world_of(settings: Tools) -> ToolWorld:
-    """Return the world with these settings."""
-    size = ToolWorldSize(
-        kinds=settings.kinds,
-        base=BaseSize(settings.entities, settings.relations, settings.redirect),
-        busy=settings.busy,
-        train_tasks=settings.train_tasks,
-        test_tasks=settings.test_tasks,
-        test_kinds=settings.test_kinds or (),
-    )
-    return ToolWorld(size, *settings.split_seeds())
+        reports[split] = LoadReport(rows=len(rows), kept=len(rows), statistics=statistics(rows))
+    described = f"tool world {VERSION}"
+    return world_corpus("tools", described, settings, splits, reports, preferences=False, environment=world)
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return statistics of the rows of a split."""
     acting = [pair.meta for pair in pairs if pair.meta["role"] == "act"]
     if not acting:
         return {}
@@ -91,13 +61,12 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     }
 
 
-def _rows(world: ToolWorld, task: Task, roles: Mapping[str, float], habits: Habits) -> Iterator[Pair]:
+def _rows(world: ToolWorld, task: Task, settings: Tools) -> Iterator[Pair]:
     """Yield the rows of a task, all of one role: a conversation, or single prompts with their responses."""
     rng = world.random("role", task)
-    names, weights = list(roles), list(roles.values())
-    role: Role = rng.choices(names, weights)[0]  # type: ignore[assignment]
+    role: Role = rng.choices(list(settings.roles), list(settings.roles.values()))[0]  # type: ignore[assignment]
     # `habits` are mistakes of the role act; the other roles are taught without mistakes.
-    demonstration = world.demonstrate(task, habits if role == "act" else NONE)
+    demonstration = world.demonstrate(task, settings.habits if role == "act" else NONE)
     correct = int(is_right(task.metadata, demonstration.answer))
     meta = {
         "role": role,
@@ -135,11 +104,6 @@ Written = list[tuple[str, str]]
 """(prompt, response) for each row of a role."""
 
 
-def _answer(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    prompt = prompt_of("answer", task.question)
-    return [(prompt, f"{ANSWER} {demonstration.answer}")]
-
-
 def _plan(task: SampledTask, demonstration: ToolDemonstration) -> Written:
     """Return the steps as calls. They do not follow redirects, because a planner has not looked anything up yet."""
     lines = []
@@ -156,11 +120,6 @@ def _plan(task: SampledTask, demonstration: ToolDemonstration) -> Written:
     return [(prompt, "\n".join(lines))]
 
 
-def _split(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    prompt = prompt_of("split", task.question)
-    return [(prompt, json.dumps(queries_of(task)))]
-
-
 def queries_of(task: SampledTask) -> list[str]:
     """Return the queries of a planner: the parts of a task, the hops of a chain, or the question itself."""
     if task.parts:
@@ -173,22 +132,6 @@ def queries_of(task: SampledTask) -> list[str]:
         entity = step.subject if isinstance(step.subject, str) else f"#{step.subject + 1}"
         queries.append(find(step.relation, entity))
     return queries
-
-
-def _step(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    return _steps("step", task, demonstration.turns)
-
-
-def _note(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    return _notes("note", task, demonstration.turns)
-
-
-def _lead_step(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    return _steps("lead_step", task, _led(task, demonstration))
-
-
-def _lead_note(task: SampledTask, demonstration: ToolDemonstration) -> Written:
-    return _notes("lead_note", task, _led(task, demonstration))
 
 
 def _led(task: SampledTask, demonstration: ToolDemonstration) -> list[DemonstratedTurn]:
@@ -240,12 +183,13 @@ def _combine(task: SampledTask, demonstration: ToolDemonstration) -> Written:
 
 
 ROLE_ROWS: Mapping[str, Callable[[SampledTask, ToolDemonstration], Written]] = {
-    "answer": _answer,
+    "answer": lambda task, shown: [(prompt_of("answer", task.question), f"{ANSWER} {shown.answer}")],
     "plan": _plan,
-    "split": _split,
-    "step": _step,
-    "note": _note,
+    "split": lambda task, shown: [(prompt_of("split", task.question), json.dumps(queries_of(task)))],
+    "step": lambda task, shown: _steps("step", task, shown.turns),
+    "note": lambda task, shown: _notes("note", task, shown.turns),
     "combine": _combine,
-    "lead_step": _lead_step,
-    "lead_note": _lead_note,
+    "lead_step": lambda task, shown: _steps("lead_step", task, _led(task, shown)),
+    "lead_note": lambda task, shown: _notes("lead_note", task, _led(task, shown)),
 }
+"""Role of single prompts → function that returns its rows."""

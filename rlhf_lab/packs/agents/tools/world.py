@@ -1,6 +1,6 @@
 r"""The tool world: tasks about newly sampled facts, as an environment for training and as a task set for agents.
 
-    world = ToolWorld(ToolWorldSize(kinds={"chain_2": 1}), seed=0)
+    world = ToolWorld(Tools(kinds={"chain_2": 1}, seed=0))
     task = world.tasks("test")[0]
     state = world.reset(task, seed=1)
     world.step(state, "Thought: need capital\nAction: search[ tal vor ; capital ]")
@@ -13,9 +13,8 @@ policy is trained on (`reward=tool_calls`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from hashlib import blake2b
 from random import Random
 
 import numpy as np
@@ -27,9 +26,10 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Tool, call_tool
 from rlhf_lab.data.text_calls import read_move
 from rlhf_lab.environments.splits import SPLITS, transcript
-from rlhf_lab.packs.agents.tools.bases import BaseSize
-from rlhf_lab.packs.agents.tools.demonstrations import NONE, Habits, ToolDemonstration
+from rlhf_lab.packs.agents.tools.demonstrations import NONE, ToolDemonstration, messages_of
 from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, Lookup, SampledTask, tools_of
+from rlhf_lab.packs.agents.tools.knowledge import hashed
+from rlhf_lab.packs.agents.tools.settings import HabitSettings, Tools
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 
 VERSION = 3
@@ -38,27 +38,6 @@ VERSION = 3
 
 DEMONSTRATED = 0
 """Seed of the tools in demonstrations."""
-
-
-@dataclass(frozen=True)
-class ToolWorldSize:
-    """Size and composition of a world.
-
-    Attributes:
-        kinds: relative frequencies of the kinds of tasks; see `kinds.ALL_KINDS`.
-        base: size of each task's base of facts.
-        busy: probability that a call fails, for kinds without their own probability.
-        train_tasks, test_tasks: numbers of tasks per split. Test tasks cycle through the kinds, so that all are equally
-            frequent.
-        test_kinds: kinds of the test tasks; empty means those of `kinds`.
-    """
-
-    kinds: Mapping[str, float]
-    base: BaseSize = field(default_factory=BaseSize)
-    busy: float = 0.0
-    train_tasks: int = 1000
-    test_tasks: int = 300
-    test_kinds: tuple[str, ...] = ()
 
 
 @dataclass
@@ -75,17 +54,17 @@ class ToolWorld:
     A task is identified by its index: everything in it is sampled with a seed from (seed, split, index). Test tasks use
     names that no training task uses (`names.py`).
 
+    Test tasks cycle through the kinds, so that each kind has the same number of them.
+
     Args:
-        size: size and composition.
-        seed, test_seed: seeds of the training tasks and of the held-out tasks; `test_seed` is `seed` by default.
+        settings: size, composition and seeds. Habits and roles concern the corpus only.
     """
 
     measures = (GOLD, CORRECT, CALLS)
 
-    def __init__(self, size: ToolWorldSize, seed: int, test_seed: int | None = None):
-        self.size = size
-        test_seed = seed if test_seed is None else test_seed
-        self.seeds = {"train": seed, "test": test_seed}
+    def __init__(self, settings: Tools):
+        self.settings = settings
+        self.seeds = dict(zip(SPLITS, settings.split_seeds(), strict=True))
         self._tasks: dict[str, list[Task]] = {}
         self.draw = lru_cache(maxsize=256)(self._draw)  # the attempts of a group use the same task one after the other
 
@@ -94,7 +73,7 @@ class ToolWorld:
         if split not in SPLITS:
             raise ValueError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
         if split not in self._tasks:
-            count = self.size.train_tasks if split == "train" else self.size.test_tasks
+            count = self.settings.train_tasks if split == "train" else self.settings.test_tasks
             self._tasks[split] = [self.task(split, number) for number in range(count)]
         return self._tasks[split]
 
@@ -159,7 +138,7 @@ class ToolWorld:
         calls_N = np.array(calls, dtype=np.float64)
         return {"gold": correct_N, "correct": correct_N.copy(), "calls": calls_N}
 
-    def demonstrate(self, task: Task, habits: Habits) -> ToolDemonstration:
+    def demonstrate(self, task: Task, habits: HabitSettings) -> ToolDemonstration:
         """Return a demonstration with the mistakes of `habits`; which of them occur is determined by the task."""
         split, number = task.metadata["split"], task.metadata["number"]
         selected = self.draw(split, number)
@@ -167,35 +146,29 @@ class ToolWorld:
         return ToolDemonstration(selected, self.tools(task, DEMONSTRATED), rng, habits)
 
     def demonstration(self, task: Task) -> list[Message]:
-        """See `core.episodes.Demonstrating`."""
-        return self.demonstrate(task, NONE).messages()
+        return messages_of(self.demonstrate(task, NONE).turns)
 
     def random(self, purpose: str, task: Task) -> Random:
-        """Return a random number generator for a task and a purpose."""
         return self._random(purpose, task.metadata["split"], task.metadata["number"])
 
     def _draw(self, split: str, number: int) -> SampledTask:
         draw = ALL_KINDS[self._kind(split, number)]
         rng = self._random("task", split, number)
-        selected = draw(rng, split, self.size.base)
-        return replace(selected, busy=selected.busy or self.size.busy)
+        selected = draw(rng, split, self.settings)
+        return replace(selected, busy=selected.busy or self.settings.busy)
 
     def _kind(self, split: str, number: int) -> str:
-        kinds = [kind for kind, weight in self.size.kinds.items() if weight > 0]
+        kinds = [kind for kind, weight in self.settings.kinds.items() if weight > 0]
         if split == "test":
-            # Test tasks cycle through the kinds, so that each kind has the same number of them.
-            kinds = list(self.size.test_kinds) or kinds
+            kinds = list(self.settings.test_kinds or kinds)
             return kinds[number % len(kinds)]
-        weights = [self.size.kinds[kind] for kind in kinds]
+        weights = [self.settings.kinds[kind] for kind in kinds]
         rng = self._random("kind", split, number)
         return rng.choices(kinds, weights)[0]
 
     def _random(self, purpose: str, split: str, number: int) -> Random:
         # Independent random numbers for each purpose: one more draw for a purpose leaves the others unchanged.
-        seed = self.seeds[split]
-        key = f"tools/{seed}/{purpose}/{split}/{number}"
-        digest = blake2b(key.encode(), digest_size=8).digest()
-        return Random(int.from_bytes(digest, "big"))
+        return Random(hashed(f"tools/{self.seeds[split]}/{purpose}/{split}/{number}"))
 
 
 def is_right(metadata: Mapping[str, object], answer: str) -> bool:

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.asking import as_requested
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.rows import RowProblem, column, describe, is_text_list, text_column
-from rlhf_lab.data.split_rows import SplitRow, prompt_oddities
+from rlhf_lab.data.split_rows import SplitRow, as_requested, prompt_oddities
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.packs.code.mbpp.settings import MBPP
 

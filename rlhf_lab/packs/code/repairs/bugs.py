@@ -43,18 +43,12 @@ MOST_DRAWS = 40
 
 @dataclass(frozen=True)
 class Slot:
-    """A word that a bug can replace.
+    """A word that a bug can replace."""
 
-    Attributes:
-        line, position: index of the line, and of the word in it, from 0.
-        kind: kind of the word.
-        words: other words of the same kind.
-    """
-
-    line: int
-    position: int
+    line: int  # index of the line, from 0
+    position: int  # index of the word in the line, from 0
     kind: Kind
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # other words of the same kind
 
     def put(self, line: Line, word: str) -> Line:
         """Return the line with this word in the slot."""
@@ -63,24 +57,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class BuggyProgram:
-    """A repair task before its text is written.
-
-    Attributes:
-        tier: tier of the bugs.
-        right, buggy: the same program without and with its bugs.
-        slots: slots of the bugs; the example reveals the first one.
-        example: inputs of the example.
-        expected: result of the correct program for the example.
-        hidden: inputs that determine if a program is correct.
-    """
+    """A repair task before its text is written."""
 
     tier: Tier
     right: RepairProgram
     buggy: RepairProgram
-    slots: tuple[Slot, ...]
+    slots: tuple[Slot, ...]  # slots of the bugs; the example reveals the first one
     example: Inputs
-    expected: int
-    hidden: tuple[Inputs, ...]
+    expected: int  # result of the correct program for the example
+    hidden: tuple[Inputs, ...]  # inputs that determine if a program is correct
 
     def repair(self) -> dict[int, Line]:
         """Return the changed lines of the repair, in order."""
@@ -130,7 +115,6 @@ def draw_buggy_program(rng: Random, tier: Tier, lines: Sequence[int]) -> BuggyPr
         wrong = [_with_bug(right, slot, rng.choice(slot.words)) for slot in slots]
         if any(_differing(program, hidden, results) < LEAST_DIFFERENT for program in wrong):
             continue
-        # all bugs are applied together
         buggy = right
         for program, slot in zip(wrong, slots, strict=True):
             buggy = buggy.replaced({slot.line: program.lines[slot.line]})
@@ -154,7 +138,6 @@ def _draw_slots(rng: Random, right: RepairProgram, tier: Tier) -> list[Slot] | N
         return [rng.choice(named)]
     if tier == 2:
         return [rng.choice(others)] if others else None
-    # tier 3: two bugs in different lines
     first = rng.choice(others) if others else None
     rest = [slot for slot in others if first is not None and slot.line != first.line]
     return [first, rng.choice(rest)] if first and rest else None

@@ -68,7 +68,6 @@ def _parse(line: Line) -> Statement | None:
     """Compile a line to a function of the variables; None if it is not a line of the language."""
     if ":" not in line:
         return _parse_assignment(line)
-    # the head ends at the first colon
     colon = line.index(":")
     head, body = line[:colon], _parse_assignment(line[colon + 1 :])
     if body is None:
@@ -104,7 +103,6 @@ MOST_DIGITS = 6
 
 
 def _parse_assignment(words: Line) -> Statement | None:
-    # a name = an operand, possibly with an operator and a second operand
     is_assignment = len(words) in (3, 5) and words[0] in KNOWN_NAMES - {"v"} and words[1] == "="
     if not is_assignment or not _is_operand(words[2]):
         return None

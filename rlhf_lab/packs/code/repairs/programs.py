@@ -38,15 +38,10 @@ OPERATOR_WEIGHTS = {"+": 7, "-": 6, "*": 2, "min": 2, "max": 3}
 
 @dataclass(frozen=True)
 class RepairProgram:
-    """A program.
+    """A program."""
 
-    Attributes:
-        lines: lines in order, without the return statement.
-        result: name that the program returns.
-    """
-
-    lines: tuple[Line, ...]
-    result: str
+    lines: tuple[Line, ...]  # lines in order, without the return statement
+    result: str  # name that the program returns
 
     def replaced(self, changes: Mapping[int, Line]) -> RepairProgram:
         """Return the program with some lines replaced; `changes` maps indices from 0 to lines."""
@@ -64,7 +59,6 @@ def draw_program(rng: Random, lines: int) -> RepairProgram:
         shapes = {"assignment": 5, "condition": 3 if number else 0, "loop": 2 if number else 0}
         shape = rng.choices(list(shapes), list(shapes.values()))[0]
         if shape == "assignment":
-            # each assignment defines a new name
             target = free.pop(rng.randrange(len(free)))
             selected.append((target, "=", *_expression(rng, current)))
             current = target

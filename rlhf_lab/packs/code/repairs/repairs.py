@@ -6,22 +6,20 @@ are only context.
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import numpy as np
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
-from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.loading import world_corpus
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.packs.code.repairs.settings import Repairs
-from rlhf_lab.packs.code.repairs.world import VERSION, RepairWorld, RepairWorldSize
+from rlhf_lab.packs.code.repairs.world import VERSION, RepairWorld
 
 
 def build(settings: Repairs) -> Corpus:
     """Generate the corpus of a world of repairs. `environment` is the `RepairWorld`."""
-    world = world_of(settings)
+    world = RepairWorld(settings)
     splits: dict[str, list[Pair]] = {}
     reports: dict[str, LoadReport] = {}
     for split in ("train", "test"):
@@ -33,28 +31,8 @@ def build(settings: Repairs) -> Corpus:
         }
         splits[split] = rows
         reports[split] = LoadReport(rows=len(rows), kept=len(rows), statistics=statistics)
-    content = f"repairs world {VERSION} {settings!r} {fingerprint(splits['train'], splits['test'])}"
-    return Corpus(
-        name="repairs",
-        train=splits["train"],
-        test=splits["test"],
-        fingerprint=sha256(content.encode()).hexdigest(),
-        preferences=False,
-        report=reports,
-        environment=world,
-    )
-
-
-def world_of(settings: Repairs) -> RepairWorld:
-    """Return the world that these settings describe."""
-    size = RepairWorldSize(
-        lines=(settings.min_lines, settings.max_lines),
-        told=settings.told,
-        train_tasks=settings.train_tasks,
-        test_tasks=settings.test_tasks,
-        other_answers=settings.shown_run == "other",
-    )
-    return RepairWorld(size, *settings.split_seeds())
+    described = f"repairs world {VERSION}"
+    return world_corpus("repairs", described, settings, splits, reports, preferences=False, environment=world)
 
 
 def _conversation(world: RepairWorld, task: Task, revise: float) -> Pair:

@@ -1,19 +1,23 @@
-"""Responses of an agent, and the answers of the world.
+"""Responses of an agent, the answers of the world, and demonstrations.
 
 A response contains new versions of the lines to change. All other lines are those of the prompt, regardless of earlier
 attempts:
 
     line 2 : if d > b : d = d - 3
 
-or `done`. The answer to a response is `line 2 : f is not defined`, `gives 12 , 2 too low`, or `passes`.
+or `done`. The answer to a response is `line 2 : f is not defined`, `gives 12 , 2 too low`, or `passes`. A demonstration
+repairs a program at once, or after wrong attempts and their answers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
 
-from rlhf_lab.packs.code.repairs.bugs import BuggyProgram
+from rlhf_lab.core.messages import Message
+from rlhf_lab.packs.code.repairs.bugs import BuggyProgram, slots_of
 from rlhf_lab.packs.code.repairs.interpreter import ProgramError, run
 from rlhf_lab.packs.code.repairs.programs import Line, number_as_words, numbered
 
@@ -21,6 +25,12 @@ DONE = "done"
 PASSES = "passes"
 UNREADABLE = "error : write done , or lines as in line 2 : c = a + 3"
 WRITTEN_LINE = re.compile(r"line (\d{1,3}) : (.+)")  # "line 2 : c = a + 3"
+
+MOST_TRIES = 3
+"""Maximum number of wrong attempts in a demonstration."""
+DRAWS = 20
+"""Maximum number of draws to find a wrong attempt that fails the example. After these, the demonstration has no further
+wrong attempt."""
 
 Changes = Mapping[int, Line]
 """New lines by index, from 0."""
@@ -63,6 +73,51 @@ def answer_to(task: BuggyProgram, changes: Changes) -> str:
     return f"gives {number_as_words(result)} , {number_as_words(abs(difference))} too {direction}"
 
 
-def is_shown_wrong(task: BuggyProgram, changes: Changes) -> bool:
-    """Return True if the program with these changes fails the example."""
-    return answer_to(task, changes) != PASSES
+@dataclass(frozen=True)
+class RepairDemonstration:
+    """A demonstration of one task."""
+
+    tries: tuple[dict[int, Line], ...]  # wrong changes in order; each is answered with its result
+    messages: list[Message]  # conversation after the prompt
+    learn_from: int  # index in `messages` of the repair, the first message to imitate; wrong attempts are only context
+
+
+def demonstrate(task: BuggyProgram, rng: Random, revise: float) -> RepairDemonstration:
+    """Generate a demonstration of a task.
+
+    Args:
+        revise: probability of a wrong attempt before the repair, and of a further one after each wrong attempt.
+    """
+    tries: list[dict[int, Line]] = []
+    messages: list[Message] = []
+    while len(tries) < MOST_TRIES and rng.random() < revise:
+        changes = wrong_try(task, rng)
+        if changes is None:
+            break
+        tries.append(changes)
+        messages += _exchange(task, changes)
+    learn_from = len(messages)
+    messages += [*_exchange(task, task.repair()), {"role": "assistant", "content": DONE}]
+    return RepairDemonstration(tuple(tries), messages, learn_from)
+
+
+def wrong_try(task: BuggyProgram, rng: Random) -> dict[int, Line] | None:
+    """Sample a change that fails the example: another word at the bug, or a wrong word of the same kind elsewhere.
+
+    Returns None if no such change is found in `DRAWS` draws.
+    """
+    is_name = task.slots[0].kind == "name"
+    positions = [slot for slot in slots_of(task.right) if (slot.kind == "name") == is_name]
+    for _ in range(DRAWS):
+        slot = task.slots[0] if rng.random() < 0.5 else rng.choice(positions)
+        changes = {slot.line: slot.put(task.right.lines[slot.line], rng.choice(slot.words))}
+        if answer_to(task, changes) != PASSES:
+            return changes
+    return None
+
+
+def _exchange(task: BuggyProgram, changes: dict[int, Line]) -> list[Message]:
+    return [
+        {"role": "assistant", "content": write_changes(changes)},
+        {"role": "tool", "content": answer_to(task, changes)},
+    ]

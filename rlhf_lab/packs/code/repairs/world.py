@@ -1,6 +1,6 @@
 """World of repairs: programs with planted bugs. An agent rewrites lines and reads the result of running them.
 
-    world = RepairWorld(RepairWorldSize(), seed=0)
+    world = RepairWorld(Repairs())
     task = world.tasks("test")[0]
     state = world.reset(task, seed=1)
     world.step(state, "line 2 : d = c + 4")    # "gives 12 , 2 too low"
@@ -22,12 +22,21 @@ from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode, Step, Task
 from rlhf_lab.core.measures import CALLS, CORRECT, GOLD
 from rlhf_lab.core.messages import Message
-from rlhf_lab.environments.splits import SPLITS, split_of, transcript
+from rlhf_lab.environments.splits import SPLITS, require_split, split_of, transcript
 from rlhf_lab.packs.code.repairs.bugs import BuggyProgram, Tier, draw_buggy_program, is_right
-from rlhf_lab.packs.code.repairs.demonstrations import RepairDemonstration, demonstrate, wrong_try
 from rlhf_lab.packs.code.repairs.metrics import REPAIRS
 from rlhf_lab.packs.code.repairs.programs import comment_of, number_as_words, numbered, spell_inputs
-from rlhf_lab.packs.code.repairs.runs import DONE, PASSES, UNREADABLE, answer_to, read_changes
+from rlhf_lab.packs.code.repairs.runs import (
+    DONE,
+    PASSES,
+    UNREADABLE,
+    RepairDemonstration,
+    answer_to,
+    demonstrate,
+    read_changes,
+    wrong_try,
+)
+from rlhf_lab.packs.code.repairs.settings import Repairs
 
 VERSION = 1
 """Version of the world; part of the fingerprint of a corpus. Increase it if the same settings give different text or
@@ -37,37 +46,13 @@ ROUNDS = (1, 2, 6)
 """Numbers of rounds after which programs are graded."""
 
 
-@dataclass(frozen=True)
-class RepairWorldSize:
-    """Size and options of a world.
-
-    Attributes:
-        lines: minimum and maximum number of lines of a program, without the return statement.
-        told: probability that a line has a comment.
-        train_tasks, test_tasks: number of tasks per split; tasks cycle through the tiers.
-        other_answers: True to answer a failing program with the result of another task's program.
-    """
-
-    lines: tuple[int, int] = (2, 3)
-    told: float = 0.7
-    train_tasks: int = 1000
-    test_tasks: int = 300
-    other_answers: bool = False
-
-
 @dataclass
 class RepairEpisodeState:
-    """State of an episode.
-
-    Attributes:
-        task: task of the episode.
-        random: random generator that selects the answers of other tasks.
-        solved: True if the last program is correct.
-    """
+    """State of an episode."""
 
     task: Task
-    random: Random
-    solved: bool = False
+    random: Random  # generator that selects the answers of other tasks
+    solved: bool = False  # True if the last program is correct
 
 
 class RepairWorld:
@@ -75,26 +60,21 @@ class RepairWorld:
 
     A task is determined by (seed, split, number). The hash of its prompt determines its split, so that no test task is
     a training task.
-
-    Args:
-        size: size and options of the world.
-        seed, test_seed: seeds of the training tasks and of the held-out tasks.
     """
 
     measures = (GOLD, CORRECT, CALLS, *REPAIRS)
 
-    def __init__(self, size: RepairWorldSize, seed: int, test_seed: int | None = None):
-        self.size = size
-        self.seeds = {"train": seed, "test": seed if test_seed is None else test_seed}
+    def __init__(self, settings: Repairs):
+        self.settings = settings
+        self._seeds = dict(zip(SPLITS, settings.split_seeds(), strict=True))
         self._tasks: dict[str, list[Task]] = {}
         self._programs: dict[tuple[str, int], BuggyProgram] = {}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Return the tasks of a split. Raises ValueError for an unknown split."""
-        if split not in SPLITS:
-            raise ValueError(f"unknown split {split!r}; use {' or '.join(SPLITS)}")
+        """Return the tasks of a split. Raises DataError for an unknown split."""
+        require_split(split)
         if split not in self._tasks:
-            count = self.size.train_tasks if split == "train" else self.size.test_tasks
+            count = self.settings.train_tasks if split == "train" else self.settings.test_tasks
             self._tasks[split] = [self._draw(split, number) for number in range(count)]
         return self._tasks[split]
 
@@ -106,9 +86,7 @@ class RepairWorld:
         return self._programs[key]
 
     def reset(self, task: Task, seed: int) -> RepairEpisodeState:
-        return RepairEpisodeState(
-            task, self._random(f"answers/{seed}", task.metadata["split"], task.metadata["number"])
-        )
+        return RepairEpisodeState(task, self._random_of(task, f"answers/{seed}"))
 
     def step(self, state: RepairEpisodeState, response: str) -> Step:
         """Run the program of a response on the example, and answer with the result.
@@ -122,10 +100,9 @@ class RepairWorld:
         changes = read_changes(response, len(program.buggy.lines))
         if changes is None:
             return Step([_text_of(UNREADABLE)], done=False)
-        # a program must be correct for all hidden inputs, not only for the example
         before, state.solved = state.solved, is_right(program.buggy.replaced(changes), program)
         answer = answer_to(program, changes)
-        if self.size.other_answers and answer != PASSES:
+        if self.settings.shown_run == "other" and answer != PASSES:
             answer = self._other_answer(state)
         return Step([_text_of(answer)], reward=float(state.solved) - float(before), done=False)
 
@@ -151,22 +128,17 @@ class RepairWorld:
 
     def demonstrate(self, task: Task, revise: float) -> RepairDemonstration:
         """Generate a demonstration, with wrong attempts with probability `revise`. It is determined by the task."""
-        return demonstrate(self.program(task), self.random("demonstration", task), revise)
+        return demonstrate(self.program(task), self._random_of(task, "demonstration"), revise)
 
     def demonstration(self, task: Task) -> list[Message]:
         """Return a demonstration without wrong attempts; see `core.episodes.Demonstrating`."""
         return self.demonstrate(task, 0.0).messages
 
-    def random(self, purpose: str, task: Task) -> Random:
-        """Return a random generator for one purpose, determined by the task."""
-        return self._random(purpose, task.metadata["split"], task.metadata["number"])
-
     def _draw(self, split: str, number: int) -> Task:
         rng = self._random("task", split, number)
         tier = TIERS[number % len(TIERS)]
-        # draws are repeated until the hash of the prompt assigns the task to the requested split
         while True:
-            selected = draw_buggy_program(rng, tier, self.size.lines)
+            selected = draw_buggy_program(rng, tier, self._lines)
             question = self._question(selected, rng)
             if split_of(transcript(question)) == split:
                 break
@@ -181,7 +153,7 @@ class RepairWorld:
         rows = []
         for index, (provided, right) in enumerate(zip(drawn.buggy.lines, drawn.right.lines, strict=True)):
             # drawn for all lines, so that the draws do not depend on the bugs
-            is_stated = rng.random() < self.size.told or index in unseen
+            is_stated = rng.random() < self.settings.told or index in unseen
             comment = f" # {comment_of(right)}" if is_stated else ""
             rows.append(numbered(index, provided) + comment)
         expected = number_as_words(drawn.expected)
@@ -195,18 +167,22 @@ class RepairWorld:
         while True:
             # tasks cycle through the tiers, so a multiple of their number keeps the tier
             distance = len(TIERS) * state.random.randint(1, 10**6)
-            other = self._neighbour(split, number + distance)
+            rng = self._random("neighbour", split, number + distance)
+            other = draw_buggy_program(rng, TIERS[number % len(TIERS)], self._lines)
             changes = wrong_try(other, state.random)
             if changes is not None:
                 return answer_to(other, changes)
 
-    def _neighbour(self, split: str, number: int) -> BuggyProgram:
-        tier = TIERS[number % len(TIERS)]
-        return draw_buggy_program(self._random("neighbour", split, number), tier, self.size.lines)
+    @property
+    def _lines(self) -> tuple[int, int]:
+        return self.settings.min_lines, self.settings.max_lines
+
+    def _random_of(self, task: Task, purpose: str) -> Random:
+        return self._random(purpose, task.metadata["split"], task.metadata["number"])
 
     def _random(self, purpose: str, split: str, number: int) -> Random:
         # blake2b is stable between processes, unlike `hash`
-        key = f"repairs/{self.seeds[split]}/{purpose}/{split}/{number}"
+        key = f"repairs/{self._seeds[split]}/{purpose}/{split}/{number}"
         digest = blake2b(key.encode(), digest_size=8).digest()
         return Random(int.from_bytes(digest, "big"))
 

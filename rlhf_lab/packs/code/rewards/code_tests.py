@@ -47,7 +47,6 @@ class CodeVerifier:
     def grades(self, responses: Sequence[GradedTriple]) -> list[HiddenTestResult | None]:
         """Return the grade of each response; None if its row has no tests."""
         jobs = [self.job(*response) for response in responses]
-        # identical programs with the same tests are graded once
         new = [job for job in dict.fromkeys(jobs) if job is not None and job not in self._grades]
         for job, grade in zip(new, self.grader.grade_many(new), strict=True):
             self._grades[job] = grade

@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 BLOCK = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 INLINE = re.compile(r"(?<!`)```[^`\n]+```(?!`|\w+\n)")
@@ -21,25 +22,19 @@ MOST_CUTS = 200
 """Maximum number of lines that may be cut at the end of a continuation until the rest is valid Python."""
 
 
-def parsed(code: str) -> ast.Module | None:
-    """Parse the code; None if it is not valid Python."""
+def parsed(code: str, flags: int = ast.PyCF_ONLY_AST) -> Any:
+    """Compile the code, by default to its syntax tree (`ast.Module`); None if it is not valid Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in a response must not print warnings
-            return ast.parse(code)
+            return compile(code, "", "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def parses(code: str) -> bool:
     """Return True if the text is valid Python. The grammar alone also allows `return` outside a function."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(code, "", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    return parsed(code, flags=0) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -199,7 +194,6 @@ def _completed(provided: str, continuation: str) -> str:
     lines = continuation.splitlines()
     for kept in range(len(lines), max(0, len(lines) - MOST_CUTS), -1):
         text = "\n".join(lines[:kept])
-        # the text as it is, then with the lost indentation of the first line, then of all lines
         for body in (text, INDENT + text.lstrip(" "), textwrap.indent(text, INDENT)):
             if parses(f"{provided}{body}\n"):
                 return f"{provided}{body}\n"

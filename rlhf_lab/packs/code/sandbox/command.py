@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -24,10 +23,12 @@ from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 OPTIONS = ("probes", "level", "to")
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run `sandbox [probes=true] [level=…] [to=FILE.json]`.
+def sandbox_command(arguments: Sequence[str]) -> None:
+    """`sandbox [probes=true] [level=… to=FILE.json]`: report how well this machine isolates model-written programs.
 
-    Raises ConfigError for an invalid command, and LabError if a probe escapes from the best level.
+    Prints which levels of isolation work, why the others do not, and the time of a run. `probes=true` attacks each
+    working level (or the level of `level`) with programs that try to escape, and prints what stopped them. It takes two
+    minutes. `to` is a JSON file for the same results.
     """
     options = dict(item.partition("=")[::2] for item in arguments)
     if unknown := [name for name in options if name not in OPTIONS]:
@@ -43,7 +44,6 @@ def run(arguments: Sequence[str]) -> None:
     levels = [chosen] if chosen else list(LEVELS)
     with console.status("trying the levels"):
         reasons = {level: why_not(level) for level in levels}
-    # cost and probes are only measured at working levels
     working = [level for level in levels if not reasons[level]]
     sandboxes = {level: Sandbox(Sandboxing(level=level)) for level in working}
     costs = {level: cost(sandbox, level) for level, sandbox in sandboxes.items()}
@@ -59,7 +59,12 @@ def run(arguments: Sequence[str]) -> None:
             escaped_count = sum(result.escaped for result in results)
             console.print(f"{level}: {escaped_count} of {len(results)} probes escape")
     if options.get("to"):
-        write_json(Path(options["to"]), _as_values(reasons, costs, findings) | {"control_group": has_group})
+        tried = {
+            level: {"works": not reason, "reason": reason, "wall_ms_cpu_ms": costs.get(level)}
+            for level, reason in reasons.items()
+        }
+        attacks = [dataclasses.asdict(result) for found in findings.values() for result in found]
+        write_json(Path(options["to"]), {"levels": tried, "probes": attacks, "control_group": has_group})
     if not working or working[0] == "rlimits":  # probes are expected to escape from `rlimits`, which does not isolate
         return
     best = working[0]
@@ -93,15 +98,3 @@ def _probes_table(findings: dict[Level, list[ProbeResult]]) -> Table:
 def _to_plain(text: str) -> str:
     """Escape the markup of rich, because a probe controls the text, and shorten it."""
     return text.replace("[", "\\[")[:60]
-
-
-def _as_values(
-    reasons: dict[Level, str], costs: dict[Level, tuple[float, float]], findings: dict[Level, list[ProbeResult]]
-) -> dict[str, Any]:
-    return {
-        "levels": {
-            level: {"works": not reason, "reason": reason, "wall_ms_cpu_ms": costs.get(level)}
-            for level, reason in reasons.items()
-        },
-        "probes": [dataclasses.asdict(result) for found in findings.values() for result in found],
-    }

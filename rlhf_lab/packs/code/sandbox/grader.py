@@ -37,43 +37,30 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class HiddenTests:
-    """Hidden tests of a program.
+    """Hidden tests of a program."""
 
-    Attributes:
-        tests: test programs, usually assertions; a test passes if it does not raise.
-        entry_point: name that the tests get from the code. If empty, they get all names that a test reads and does not
-            define.
-        setup: program with additional definitions for the tests, such as helper functions of the task.
-    """
-
-    tests: tuple[str, ...]
+    tests: tuple[str, ...]  # test programs, usually assertions; a test passes if it does not raise
+    # name that the tests get from the code. If empty, they get all names that a test reads and does not define
     entry_point: str = ""
-    setup: str = ""
+    setup: str = ""  # program with additional definitions for the tests, such as helper functions of the task
 
 
 @dataclass(frozen=True)
 class HiddenTestResult:
-    """Result of the hidden tests of a program.
+    """Result of the hidden tests of a program."""
 
-    Attributes:
-        status: `passed` if all tests pass; `failed` if a test fails; `error` if the code does not load or exits; the
-            name of a limit that it exceeded; `unsupported` if the tests are not Python, or need more than values and
-            the standard library.
-        passed, total: number of passed tests, and of all tests.
-        message: first failure: the line of the test, the error, and the previous call.
-        level: level of isolation.
-        seconds: wall time in seconds.
-        cpu_s: processor time of both processes in seconds, except for a process that was killed from outside.
-        lost: True if one of its sandboxes exited twice without a report, so that the program counts as failed.
-    """
-
+    # `passed` if all tests pass; `failed` if a test fails; `error` if the code does not load or exits; the name of a
+    # limit that it exceeded; `unsupported` if the tests are not Python, or need more than values and the standard
+    # library
     status: Verdict
+    # number of passed tests, and of all tests
     passed: int
     total: int
-    message: str
-    level: Level
-    seconds: float
-    cpu_s: float
+    message: str  # first failure: the line of the test, the error, and the previous call
+    level: Level  # level of isolation
+    seconds: float  # wall time in seconds
+    cpu_s: float  # processor time of both processes in seconds, except for a process that was killed from outside
+    # True if one of its sandboxes exited twice without a report, so that the program counts as failed
     lost: bool = False
 
 
@@ -216,22 +203,17 @@ def _grade(
     )
 
 
-def _last_words(tests_outcome: ProgramOutcome) -> str:
-    last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"the test process exited without a report: {last_line[:500]}"
-
-
 def _verdict(
     report: dict[str, Any] | None, messages: list[str], tests_outcome: ProgramOutcome, code_outcome: ProgramOutcome
 ) -> tuple[Verdict, str]:
     """Return the status and the message of a grade."""
     if report is None:
         if tests_outcome.status == "ok" or tests_outcome.status == "error":
-            return "error", _last_words(tests_outcome)
+            last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
+            return "error", f"the test process exited without a report: {last_line[:500]}"
         return tests_outcome.status, "while its tests ran"
     if report["unsupported"]:
         return "unsupported", report["unsupported"]
-    # the first failure is the most informative one
     first = next((message for message in messages if message), "")
     if not first:
         return "passed", ""

@@ -28,17 +28,11 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """A control group of one program.
+    """A control group of one program."""
 
-    Attributes:
-        folders: directories of the group; version 1 has one for each controller.
-        join: files to which the launcher writes in order to join the group.
-        events: file that counts kills because of the memory limit.
-    """
-
-    folders: tuple[Path, ...]
-    join: tuple[Path, ...]
-    events: Path
+    folders: tuple[Path, ...]  # directories of the group; version 1 has one for each controller
+    join: tuple[Path, ...]  # files to which the launcher writes in order to join the group
+    events: Path  # file that counts kills because of the memory limit
 
     def killed_for_memory(self) -> bool:
         """Return True if the kernel killed a process because the group reached its memory limit."""
@@ -73,7 +67,6 @@ def create(limits: ProgramLimits) -> ControlGroup | None:
     try:
         paths = _own_paths()
         name = f"rlhf_lab-{os.getpid()}-{next(_numbers)}"
-        # version 1 lists its controllers by name
         if {"memory", "pids"} <= paths.keys():
             return _create_v1(paths, name, memory, processes)
         if "" in paths:
@@ -103,7 +96,6 @@ def _own_paths() -> dict[str, str]:
 
 
 def _create_v1(paths: dict[str, str], name: str, memory: int, processes: int) -> ControlGroup:
-    # in version 1, each controller has its own tree of groups
     memory_dir = ROOT / "memory" / paths["memory"].lstrip("/") / name
     pids_dir = ROOT / "pids" / paths["pids"].lstrip("/") / name
     join = (memory_dir / "cgroup.procs", pids_dir / "cgroup.procs")

@@ -123,7 +123,6 @@ class SandboxedProcess:
             if not self._readable:
                 self._finish()
             return
-        # the limit applies to everything that was written, but only the part within the limit is stored
         capacity = self._most[name] - self._written[name]
         self._written[name] += len(data)
         data = data[: max(capacity, 0)]

@@ -73,8 +73,15 @@ class Sandbox:
     """
 
     def __init__(self, settings: Sandboxing | None = None):
-        self.settings = settings or Sandboxing()
-        self.limits = limits_of(self.settings)
+        self.settings = settings = settings or Sandboxing()
+        self.limits = ProgramLimits(
+            wall_s=settings.timeout_s,
+            cpu_s=settings.timeout_s,
+            memory_mib=settings.memory_mib,
+            disk_mib=settings.disk_mib,
+            processes=settings.processes,
+            output_kib=settings.output_kib,
+        )
         self._level: Level | None = None
 
     @property
@@ -175,17 +182,6 @@ class Sandbox:
 def _remove(directory: str) -> None:
     """Remove a directory tree. `shutil.rmtree` is recursive, and a program can nest thousands of directories."""
     subprocess.run(["rm", "-rf", "--", directory], stderr=subprocess.DEVNULL)
-
-
-def limits_of(settings: Sandboxing) -> ProgramLimits:
-    return ProgramLimits(
-        wall_s=settings.timeout_s,
-        cpu_s=settings.timeout_s,
-        memory_mib=settings.memory_mib,
-        disk_mib=settings.disk_mib,
-        processes=settings.processes,
-        output_kib=settings.output_kib,
-    )
 
 
 def checked_files(files: Mapping[str, bytes]) -> dict[str, bytes]:

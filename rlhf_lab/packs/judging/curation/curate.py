@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
-from rlhf_lab.data.contamination import EvaluationItems, read_items
+from rlhf_lab.data.duplicates import EvaluationItems, read_items
 from rlhf_lab.data.generated import TRUTH
 from rlhf_lab.evaluations.suite.suite_file import read_suite
 from rlhf_lab.packs.judging.curation.settings import Curate
@@ -29,11 +29,9 @@ class Curation:
     def __init__(self, settings: Curate, run: Run):
         self.settings = settings
         self.run = run
-        items = evaluation_items(settings, run)
-        self.items = EvaluationItems(items, share=settings.share or 1.0, n=settings.n)
+        self.items = EvaluationItems(evaluation_items(settings, run), share=settings.share or 1.0, n=settings.n)
 
     def finish(self) -> Result:
-        # first each row by itself, then duplicates among the rest
         rows = [self._row(index, pair) for index, pair in enumerate(self.run.corpus.train)]
         reject_duplicates(rows, ("chosen", "rejected"), self.settings.max_overlap)
         kept, rejected = write_corpus(self.run, "pairs", rows, {"evaluation_items": len(self.items)})
@@ -45,13 +43,9 @@ class Curation:
         return Result(metrics=metrics, primary=["made/rows", "made/acceptance"])
 
     def _row(self, number: int, pair: Pair) -> Row:
-        row: Row = {
-            "prompt": pair.prompt,
-            "chosen": pair.chosen,
-            "rejected": pair.rejected,
-        }
         source = str(pair.meta.get("source", f"row {number + 1}"))
-        row |= {"source": source, "problem": self._problem(pair)}
+        texts = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
+        row: Row = {**texts, "source": source, "problem": self._problem(pair)}
         truth = {name: pair.meta[name] for name in TRUTH if name in pair.meta}
         # only the first reason counts, so a row that is rejected already is not searched
         if row["problem"] is None:
@@ -61,7 +55,6 @@ class Curation:
         return {**row, **truth}
 
     def _problem(self, pair: Pair) -> str | None:
-        """Return why the responses are unusable by themselves, or None."""
         # the length limits apply to the chosen response, which is what a model learns to write
         length = len(pair.chosen.split())
         if not length or not pair.rejected.strip():
@@ -84,8 +77,7 @@ def evaluation_items(settings: Curate, run: Run) -> list[str]:
         items += [prompt.prompt for prompt in (*requested.harmful, *requested.safe)]
     files = list(settings.files)
     if settings.suite:
-        golden_sets = read_suite(settings.suite).golden.values()
-        files += [golden.path for golden in golden_sets if golden.path]
+        files += [golden.path for golden in read_suite(settings.suite).golden.values() if golden.path]
     for file in files:
         items += read_items(file)
     return items

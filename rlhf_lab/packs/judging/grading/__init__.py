@@ -1,4 +1,4 @@
 """Grades of both responses of a pair by a judge: training data for `rubric_rm`.
 
-Read settings.py, then grade.py; graded.py is one row of its file.
+Read settings.py, then grade.py.
 """

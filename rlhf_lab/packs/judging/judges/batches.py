@@ -15,8 +15,8 @@ from rlhf_lab.core.console import console
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.ledger import OpenBatch, OverBudget, PendingRequest, item_name
 from rlhf_lab.packs.judging.judges.pacing import wait_s
-from rlhf_lab.packs.judging.judges.requests import Completion
-from rlhf_lab.packs.judging.judges.service import BatchItem, ServiceAnswer, ServiceError
+from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
+from rlhf_lab.packs.judging.judges.service import ServiceAnswer, ServiceError
 from rlhf_lab.packs.judging.judges.store import LONGEST_SENDING_S
 
 LOOKS_FOR_INTERRUPTED = 2
@@ -32,12 +32,7 @@ Seen = TypeVar("Seen")
 
 
 class BatchRuns:
-    """The batches of one call.
-
-    Args:
-        keep: receives the digest and the completion of each answer.
-        create: True to send new batches. The call waits for open batches in any case.
-    """
+    """The batches of one call, which waits for open batches even if `create` is False. `keep` receives the answers."""
 
     def __init__(self, channel: Channel, keep: Keep, *, create: bool):
         self.channel = channel
@@ -49,11 +44,7 @@ class BatchRuns:
         self._read: dict[str, Completion] = {}  # digest → answer read by this call, with its cost (stored ones have 0)
 
     def run(self, questions: Sequence[PendingRequest]) -> list[PendingRequest]:
-        """Answer questions through batches. Return the questions that are left for single requests.
-
-        Raises ServiceError if the service is unavailable or rejects a request, and OverBudget if the budget covers no
-        batch.
-        """
+        """Answer questions through batches. Return those left for single requests. Raises ServiceError, OverBudget."""
         left = {question.digest: question for question in questions}
         fruitless = 0
         while left:
@@ -69,7 +60,6 @@ class BatchRuns:
             answered = self.store.completions(left)
             for digest, completion in answered.items():
                 del left[digest]
-                # an answer read by this call has a cost; one from the store costs nothing
                 self.keep(digest, self._read.get(digest, completion))
             if refusals:
                 raise refusals[0]
@@ -84,11 +74,7 @@ class BatchRuns:
     # --- sending
 
     def _send_new(self, left: Mapping[str, PendingRequest]) -> OverBudget | None:
-        """Send the questions that are in no batch yet. Return the OverBudget error if the budget does not cover all of
-        them, else None.
-
-        Requests in flight may cost less than they reserved, so the remaining questions may be covered later.
-        """
+        """Send the questions that are in no batch yet. Return an error if the budget does not cover all, else None."""
         covered = {digest for batch in self.store.open_batches(left) for digest in batch.digests.values()}
         uncovered = [question for digest, question in left.items() if digest not in covered]
         for part in self._parts(uncovered):
@@ -97,7 +83,7 @@ class BatchRuns:
             except OverBudget as error:
                 return error
             if attempts:  # otherwise other processes have sent or answered the questions meanwhile
-                items = [BatchItem(item_name(name, attempt.id), attempt.question.request) for attempt in attempts]
+                items = {item_name(name, attempt.id): attempt.question.request for attempt in attempts}
                 try:
                     self._send(name, items)
                 finally:
@@ -105,7 +91,7 @@ class BatchRuns:
                     self.store.give_up_sending(name)
         return None
 
-    def _send(self, name: str, items: Sequence[BatchItem]) -> None:
+    def _send(self, name: str, items: Mapping[str, CompletionRequest]) -> None:
         failures = 0
         while True:
             try:
@@ -125,7 +111,6 @@ class BatchRuns:
                 return
 
     def _parts(self, questions: Sequence[PendingRequest]) -> list[list[PendingRequest]]:
-        """Split questions into batches within the service's limits."""
         parts: list[list[PendingRequest]] = []
         size = 0
         for question in questions:
@@ -149,16 +134,14 @@ class BatchRuns:
         while self.store.is_being_sent(batch):
             time.sleep(min(1.0, self.settings.poll_s))
             # read again, because the other process adds the service's name of the batch
-            open_batches = self.store.open_batches(batch.digests.values())
-            found = [other for other in open_batches if other.name == batch.name]
-            if not found:  # the other process has finished the batch
+            open_batches = {other.name: other for other in self.store.open_batches(batch.digests.values())}
+            if batch.name not in open_batches:  # the other process has finished the batch
                 return None
-            batch = found[0]
+            batch = open_batches[batch.name]
         remote = batch.remote or self._find(batch.name, batch.began, len(batch.digests))
         if not remote:
-            self.store.end_batch(
-                batch.name, "failed", "its creation was interrupted, and the service has no such batch"
-            )
+            why = "its creation was interrupted, and the service has no such batch"
+            self.store.end_batch(batch.name, "failed", why)
             return None
         failed = self._wait(remote, len(batch.digests))
         if failed:
@@ -230,18 +213,14 @@ class BatchRuns:
                 time.sleep(min(5.0, self.settings.poll_s))
             candidates = self._patiently(lambda: self.backend.find_batches(name, began, items))
             known = self.store.known_batches()
-            for candidate in candidates:
-                if candidate.remote in known:  # it belongs to another batch of this store
-                    continue
-                if candidate.certain or self._is_ours(candidate.remote, name, items):
-                    self.store.batch_sent(name, candidate.remote)
-                    return candidate.remote
+            for remote in (remote for remote in candidates if remote not in known):
+                if candidates[remote] or self._is_ours(remote, name, items):
+                    self.store.batch_sent(name, remote)
+                    return remote
         return ""
 
     def _is_ours(self, remote: str, name: str, items: int) -> bool:
-        """Wait until a batch at the service has finished. Return True if the names of its items show that it is the
-        batch `name`.
-        """
+        """Wait until a batch at the service has finished. Return True if its items are named after the batch `name`."""
         console.inform(f"  waiting for batch {remote}, which may be the one whose creation was interrupted")
         if self._wait(remote, items):
             return False

@@ -6,14 +6,14 @@ from dataclasses import astuple, dataclass, field
 
 from rlhf_lab.core.console import console
 from rlhf_lab.core.text import with_texts
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import url_of, without_key
+from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
 from rlhf_lab.packs.judging.judges.backends.settings import Service
-from rlhf_lab.packs.judging.judges.keys import without_key
 from rlhf_lab.packs.judging.judges.ledger import PendingRequest
 from rlhf_lab.packs.judging.judges.pacing import RateLimits
 from rlhf_lab.packs.judging.judges.pricing import Price, body_bytes, max_input_tokens
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Usage
-from rlhf_lab.packs.judging.judges.service import Backend, ServiceAnswer
+from rlhf_lab.packs.judging.judges.service import ServiceAnswer
 from rlhf_lab.packs.judging.judges.store import Store
 
 MAX_TOKENS = 10**9
@@ -28,12 +28,11 @@ class Channel:
     """A service with the store, price, rate limits and account of its requests.
 
     Attributes:
-        account: name under which spending is counted.
         pause_s: seconds before the second attempt if the service names no pause; doubled for each further attempt.
         warned: warnings that were printed about the service's token counts.
     """
 
-    backend: Backend
+    backend: SdkBackend
     settings: Service
     store: Store
     price: Price
@@ -45,11 +44,7 @@ class Channel:
     def question(self, request: CompletionRequest) -> PendingRequest:
         """Return a request with its digest, its size and its maximum cost."""
         body = self.backend.body(request)
-        max_input = max_input_tokens(
-            body,
-            schema=request.schema is not None,
-            tools=bool(request.tools),
-        )
+        max_input = max_input_tokens(body, schema=request.schema is not None, tools=bool(request.tools))
         return PendingRequest(
             digest=request.digest(self.backend.identity),
             request=request,
@@ -60,12 +55,7 @@ class Channel:
         )
 
     def completion(
-        self,
-        question: PendingRequest,
-        answer: ServiceAnswer,
-        *,
-        batch: bool = False,
-        latency_s: float = 0.0,
+        self, question: PendingRequest, answer: ServiceAnswer, *, batch: bool = False, latency_s: float = 0.0
     ) -> Completion:
         """Return an answer with its cost.
 
@@ -73,37 +63,24 @@ class Channel:
         spending would be undercounted when a service, or a proxy before it, reports no tokens.
         """
         usage = answer.usage
-        if usage is not None and not _can_be_true(usage):
-            self._warn(f"reports {usage}", "the maximum cost of the request")
-            usage = None
-        elif answer.charged and not self.price.free and (usage is None or _is_too_low(usage, question.request, answer)):
+        is_paid = answer.charged and not self.price.free
+        is_wrong = usage is not None and not all(0 <= tokens <= MAX_TOKENS for tokens in astuple(usage))
+        if is_wrong or (is_paid and (usage is None or _is_too_low(usage, question.request, answer))):
             self._warn(f"reports {usage or 'no tokens'}", "the maximum cost of the request")
             usage = None
-        # without usable counts, the answer costs the reserved maximum
-        counted = usage is not None or self.price.free or not answer.charged
-        usage = usage or Usage()
-        cost = self.price.cost(usage, batch=batch) if counted else question.reserve_usd
+        cost = question.reserve_usd if usage is None and is_paid else self.price.cost(usage or Usage(), batch=batch)
         # sums of the same prices may differ by rounding errors
         if cost > question.reserve_usd * (1 + 1e-9):
             reported = f"reports {usage}, ${cost:.6f}, although at most ${question.reserve_usd:.6f} was reserved"
             self._warn(reported, "the reserved amount")
             cost = question.reserve_usd
         # a model may repeat a key that it has seen; it must not reach the store
-        calls = tuple(with_texts(call, self._without_key) for call in answer.tool_calls)
-        blocks = tuple(with_texts(block, self._without_key) for block in answer.blocks)
-        text = self._without_key(answer.text)
+        calls, blocks, text = with_texts((answer.tool_calls, answer.blocks, answer.text), self._without_key)
         return Completion(
-            text,
-            answer.stop,
-            usage,
-            cost,
-            tool_calls=calls,
-            blocks=blocks,
-            latency_s=latency_s,
+            text, answer.stop, usage or Usage(), cost, tool_calls=calls, blocks=blocks, latency_s=latency_s
         )
 
     def _warn(self, what: str, instead: str) -> None:
-        """Print, once, that a service reports an implausible number of tokens."""
         if not self.warned:
             self.warned.append(what)
             console.print(
@@ -115,19 +92,9 @@ class Channel:
         return without_key(text, self.backend.key)
 
 
-def _can_be_true(usage: Usage) -> bool:
-    return all(0 <= tokens <= MAX_TOKENS for tokens in astuple(usage))
-
-
 def _is_too_low(usage: Usage, request: CompletionRequest, answer: ServiceAnswer) -> bool:
-    """Return True if a service reports fewer tokens than the texts it read and wrote can have."""
     texts = [request.system, *(message["content"] for message in request.messages)]
-    read = usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens
     # the text of a refusal may come from the service, not from the model
     written = "" if answer.stop == "refused" else answer.text
-    return read < _least_tokens("".join(texts)) or usage.output_tokens < _least_tokens(written)
-
-
-def _least_tokens(text: str) -> int:
-    """Return the minimum number of tokens of a text."""
-    return -(-len(text.encode("utf-8", "replace")) // MAX_BYTES_PER_TOKEN)
+    pairs = ((usage.read_tokens, "".join(texts)), (usage.output_tokens, written))
+    return any(tokens * MAX_BYTES_PER_TOKEN < len(text.encode("utf-8", "replace")) for tokens, text in pairs)

@@ -18,17 +18,17 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable, LabError
 from rlhf_lab.core.http_retry import LONGEST_WAIT_S
 from rlhf_lab.core.progress import progress
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import missing_model, url_of
+from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.batches import BatchRuns
 from rlhf_lab.packs.judging.judges.channel import Channel
 from rlhf_lab.packs.judging.judges.context import JudgeContext
 from rlhf_lab.packs.judging.judges.ledger import AlreadyRequested, Ledger, LedgerAttempt, OverBudget, PendingRequest
-from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.packs.judging.judges.pacing import Pacer, RateLimits, Stopped, wait_s
 from rlhf_lab.packs.judging.judges.pricing import price_of
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage
-from rlhf_lab.packs.judging.judges.service import Backend, ServiceError
+from rlhf_lab.packs.judging.judges.service import ServiceError
 from rlhf_lab.packs.judging.judges.store import IN_MEMORY, Store
 
 ATTEMPTS_WAITED_FOR = 10
@@ -52,12 +52,10 @@ class CostEstimate:
     """Estimated cost of some requests (`--dry-run`).
 
     Attributes:
-        requests: number of distinct requests.
-        stored: number of them that are answered already.
-        to_ask: number of them that have to be sent.
+        requests, stored, to_ask: number of distinct requests, of those answered already, and of those to send.
         input_tokens, output_tokens: estimated tokens of the requests to send.
-        about_usd: estimated cost in USD, at the token rates measured for this model or else at those of English text.
-        max_cost_usd: upper bound of the cost in USD.
+        about_usd: estimated cost, at the token rates measured for this model or else at those of English text.
+        max_cost_usd: upper bound of the cost.
         price: source of the price.
         charged: True if the service charges anything.
         measured: True if the token rates were measured.
@@ -109,14 +107,7 @@ class JudgeClient:
         pause_s: seconds before the second attempt if the service names no pause; doubled for each further attempt.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        settings: Service,
-        caller: JudgeContext,
-        *,
-        pause_s: float = 1.0,
-    ):
+    def __init__(self, backend: SdkBackend, settings: Service, caller: JudgeContext, *, pause_s: float = 1.0):
         # check before the store is created
         if problem := missing_model(settings, may_ask=not caller.only_counts):
             raise ConfigError(problem)
@@ -170,7 +161,7 @@ class JudgeClient:
         to_ask = [question for digest, question in questions.items() if digest not in stored]
         rates = channel.store.token_rates(channel.settings.model)
         input_tokens = output_tokens = 0
-        about = at_most = 0.0
+        about = 0.0
         for question in to_ask:
             per_byte, output = rates or (TOKENS_PER_BYTE, ANSWER_SHARE * question.request.max_tokens)
             # the estimate ignores prompt caching
@@ -178,7 +169,7 @@ class JudgeClient:
             input_tokens += usage.input_tokens
             output_tokens += usage.output_tokens
             about += channel.price.cost(usage, batch=channel.settings.batches)
-            at_most += question.reserve_usd
+        at_most = sum(question.reserve_usd for question in to_ask)
         return CostEstimate(
             requests=len(questions),
             stored=len(stored),
@@ -199,19 +190,11 @@ def _in_order(questions: Sequence[PendingRequest], completions: Mapping[str, Com
     answers: list[Completion | None] = []
     for question in questions:
         completion = completions.get(question.digest)
-        is_repeated = completion is not None and question.digest in seen
-        answers.append(_stored(completion) if completion is not None and is_repeated else completion)
+        if completion is not None and question.digest in seen:
+            completion = replace(completion, cost_usd=0.0, stored=True, stored_cost_usd=completion.paid_cost_usd)
+        answers.append(completion)
         seen.add(question.digest)
     return answers
-
-
-def _stored(completion: Completion) -> Completion:
-    return replace(completion, cost_usd=0.0, stored=True, stored_cost_usd=completion.paid_cost_usd)
-
-
-def _preview(request: CompletionRequest) -> str:
-    """Return the first words of a request's last message."""
-    return " ".join(request.messages[-1]["content"].split())[:SHOWN]
 
 
 class _Call:
@@ -269,9 +252,7 @@ class _Call:
                 try:
                     question = waiting.get_nowait()
                     answered.put((question.digest, self._ask(question)))
-                except queue.Empty:
-                    return
-                except Stopped:
+                except (queue.Empty, Stopped):
                     return
                 # the main thread raises the error; other threads must not start new requests
                 except BaseException as error:
@@ -334,10 +315,7 @@ class _Call:
                 raise
 
     def _start(self, question: PendingRequest, ticket: int) -> LedgerAttempt | Completion | None:
-        """Reserve the cost of an attempt and return it, or return a completion that was stored meanwhile.
-
-        Returns None after waiting for another process or for budget; the caller then tries again.
-        """
+        """Return `Store.start`, or None after waiting for another process or budget: the caller then tries again."""
         try:
             begun = self.store.start(question, self.account, self.settings.budget_usd)
         except AlreadyRequested:
@@ -354,36 +332,26 @@ class _Call:
                 self._under_way += 1
         return begun
 
-    def _finished_one(self) -> None:
-        with self._lock:
-            self._under_way -= 1
-
     def _wait_for_others(self, question: PendingRequest, ticket: int) -> None:
         """Wait until another process has answered a question or has abandoned it."""
         self.pacer.release(ticket)
-        max_length = self.store.max_attempt_s
+        max_s = self.store.max_attempt_s
         start = time.monotonic()
-        while time.monotonic() < start + max_length:
+        while time.monotonic() < start + max_s:
             self.pacer.sleep(LOOK_S)
-            if time.monotonic() > start + SAID_AFTER_S:
-                self._say_waiting(max_length)
+            with self._lock:
+                says = not self._has_said and time.monotonic() > start + SAID_AFTER_S
+                self._has_said |= says
+            if says:
+                console.inform(
+                    f"  another process is sending the same request: waiting at most {max_s:.0f} s for its answer"
+                )
             self.store.lose_abandoned()
             if not self.store.is_requested(question.digest):
                 return
-        raise ServiceError(f"another process has been sending the same request for {max_length:.0f} s", "unsent")
-
-    def _say_waiting(self, max_s: float) -> None:
-        """Print once that this process waits for another one."""
-        with self._lock:
-            text = self._has_said
-            self._has_said = True
-        if not text:
-            console.inform(
-                f"  another process is sending the same request: waiting at most {max_s:.0f} s for its answer"
-            )
+        raise ServiceError(f"another process has been sending the same request for {max_s:.0f} s", "unsent")
 
     def _send(self, attempt: LedgerAttempt) -> Completion:
-        """Send one attempt and record its outcome in the ledger."""
         channel = self.channel
         question = attempt.question
         start = time.monotonic()
@@ -398,7 +366,8 @@ class _Call:
             else:
                 self.store.failed(attempt, error.message, error.status)
             if error.status in BAD_REQUEST:
-                error.message = f"{error.message}; the request begins {_preview(question.request)!r}"
+                words = question.request.messages[-1]["content"].split()
+                error.message = f"{error.message}; the request begins {' '.join(words)[:SHOWN]!r}"
             raise
         except LabError:  # the store failed; an attempt that it could not finish remains `sent` there
             raise
@@ -406,7 +375,8 @@ class _Call:
             self.store.mark_lost(attempt, type(error).__name__)
             raise
         finally:
-            self._finished_one()
+            with self._lock:
+                self._under_way -= 1
 
     def _wait_after(self, error: ServiceError, failures: int, ticket: int) -> None:
         """Wait before the next attempt; if the service is overloaded, all threads wait. Raises the last error."""
@@ -415,7 +385,6 @@ class _Call:
         except ServiceError:
             self.pacer.release(ticket)
             raise
-        # an overloaded service would reject the other threads too, so all of them wait
         if error.overloaded:
             self.pacer.hold(wait)
         else:
@@ -423,7 +392,6 @@ class _Call:
             self.pacer.sleep(wait)
 
     def _kept(self) -> str:
-        """Return a sentence on the number of stored answers and on how to resume."""
         stored = self.store.completions(question.digest for question in self.missing)
         done = self.total - len(self.missing) + len(stored)
         return (
@@ -435,10 +403,10 @@ class _Call:
         service = f"{self.settings.model} at {url_of(self.settings)}"
         if error.retry_after_s is not None and error.retry_after_s > LONGEST_WAIT_S:
             return f"{service} asks to wait {error.retry_after_s:.0f} s: {error.message}. {self._kept()}"
-        attempts = f" ({self.settings.retries + 1} attempts)" if error.passing else ""
-        unusable = "gives no usable answer" if error.fate == "lost" else "rejects a request"
-        verb = "does not answer" if error.passing else unusable
-        return f"{service} {verb}{attempts}: {error.message}. {self._kept()}"
+        verb = "gives no usable answer" if error.fate == "lost" else "rejects a request"
+        if error.passing:
+            verb = f"does not answer ({self.settings.retries + 1} attempts)"
+        return f"{service} {verb}: {error.message}. {self._kept()}"
 
     def _over_budget(self) -> NoReturn:
         ledger = self.store.ledger(self.account)

@@ -23,9 +23,8 @@ from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
 from rlhf_lab.packs.judging.judges.judgement import JudgeOptions, Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import JudgingItem, Metered, number_items
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, comparison_requests
-from rlhf_lab.packs.judging.judges.references import reference_text
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
-from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_request, load_rubric
+from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_request, load_rubric, reference_text
 from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource, SourcedResponse, match, read_source
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
@@ -48,21 +47,19 @@ def read_words(words: Sequence[str]) -> JudgeOptions:
         problems.append("max_tokens=0 leaves no tokens for the judge's answer; write 1 or more")
     config = compose.config_of(overrides, problems)
     # with two sources, a comma separates the policies of A and B
-    policy = options.get("policy")
-    policies: tuple[str | None, ...] = (policy,) * len(paths)
-    if policy and "," in policy and len(paths) == 2:
-        first, _, second = policy.partition(",")
-        policies = (first.strip(), second.strip())
+    policies: list[str | None] = [options.get("policy")] * len(paths)
+    if len(paths) == 2 and "," in options.get("policy", ""):
+        policies = [name.strip() for name in options["policy"].split(",", 1)]
     return JudgeOptions(
         sources=tuple(Path(path) for path in paths),
-        policies=policies,
+        policies=tuple(policies),
         reference=options.get("reference", ""),
         rubric=options.get("rubric", ""),
-        to=Path(options["to"]) if "to" in options else None,
-        outputs=Path(options["outputs"]) if "outputs" in options else None,
         dry_run=DRY_RUN in words,
         config=config,
         names_data=any(override.startswith("data") for override in overrides),
+        to=Path(options["to"]) if "to" in options else None,
+        outputs=Path(options["outputs"]) if "outputs" in options else None,
         **numbers,
     )
 
@@ -83,8 +80,10 @@ def run(words: Sequence[str]) -> None:
     options = read_words(words)
     if any(options.policies) and not any(path.is_dir() for path in options.sources):
         raise ConfigError("policy selects a policy of a run directory, and the sources are files; leave it out")
-    named = zip(options.sources, options.policies, strict=True)
-    sources = [_read(path, policy) for path, policy in named]
+    sources = []
+    for path, policy in zip(options.sources, options.policies, strict=True):
+        # a directory may also be a job of a study that refers to a run
+        sources.append(read_source(find_run(path) if path.is_dir() else path, policy))
     distinct = {(source.path.resolve(), source.policy) for source in sources}
     if len(distinct) < len(sources):
         raise DataError(f"A and B are the same responses of {sources[0].path}; name two policies: policy='OF A,OF B'")
@@ -96,15 +95,7 @@ def run(words: Sequence[str]) -> None:
     matched = match(*sources) if len(sources) == 2 else None
     items = _items(options, sources, matched, corpus)
     outputs = options.outputs or outputs_dir(sources[0].path) or Path("outputs")
-    caller = JudgeContext(
-        account=_account(options, sources, rubric),
-        outputs=outputs,
-        oracle=corpus.oracle if corpus else None,
-        rubric=corpus.rubric if corpus else None,
-        device="cpu" if options.dry_run else device_of(options.config),
-        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
-        only_counts=options.dry_run,
-    )
+    caller = context_of(_account(options, sources, rubric), outputs, corpus, options.config, dry_run=options.dry_run)
     if options.dry_run:
         unit = "comparisons" if len(sources) == 2 else "responses"
         requests = _requests(items, rubric, options)
@@ -117,18 +108,8 @@ def run(words: Sequence[str]) -> None:
     Judging(options, sources, matched, rubric, Metered(judge, world), items).run()
 
 
-def _read(path: Path, policy: str | None) -> ResponseSource:
-    """Read a run directory, a job of a study that refers to a run, or a file."""
-    return read_source(find_run(path) if path.is_dir() else path, policy)
-
-
-def _account(
-    options: JudgeOptions,
-    sources: Sequence[ResponseSource],
-    rubric: JudgeRubric | None,
-) -> str:
-    """Return the name of the account that this command's costs are booked to. Repeating the command gives the same
-    account.
+def _account(options: JudgeOptions, sources: Sequence[ResponseSource], rubric: JudgeRubric | None) -> str:
+    """Return the name of the account that this command's costs are booked to, the same if it is repeated.
 
     A command with other sources, another judge or another rubric has its own account and budget.
     """
@@ -136,15 +117,25 @@ def _account(
     requested = [registry.kind_of("judge", judge), dict(judge.identity()), rubric.digest if rubric else ""]
     paths = [[str(source.path.resolve()), source.policy] for source in sources]
     digest = fingerprint([requested, paths, options.reference, options.max_tokens])
-    names = " ".join(source.path.name for source in sources)
-    return f"judge {names} ({digest[:8]})"
+    return f"judge {' '.join(source.path.name for source in sources)} ({digest[:8]})"
 
 
-def device_of(config: root.Config) -> str:
+def context_of(
+    account: str, outputs: Path, corpus: Corpus | None, config: root.Config, *, dry_run: bool
+) -> JudgeContext:
+    """Return the context of the requests of a command. `corpus`: data whose truth the judge reads, or None."""
     # imported here because it imports torch, which a command with an error does not need
     from rlhf_lab.core.ranks import device
 
-    return device(config.runtime.device)
+    return JudgeContext(
+        account=account,
+        outputs=outputs,
+        oracle=corpus.oracle if corpus else None,
+        rubric=corpus.rubric if corpus else None,
+        device="cpu" if dry_run else device(config.runtime.device),
+        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
+        only_counts=dry_run,
+    )
 
 
 def _data(options: JudgeOptions, sources: Sequence[ResponseSource]) -> DataSource | None:
@@ -178,36 +169,16 @@ def stored_config(directory: Path) -> root.Config:
 
 
 def _items(
-    options: JudgeOptions,
-    sources: Sequence[ResponseSource],
-    matched: Matched | None,
-    corpus: Corpus | None,
+    options: JudgeOptions, sources: Sequence[ResponseSource], matched: Matched | None, corpus: Corpus | None
 ) -> list[JudgingItem]:
     """Return the items to judge, in the order of A. With the same seed a smaller selection is part of a larger one."""
     names = names_of(sources)
-    if matched:
-        candidates = [
-            Candidates(
-                a.prompt,
-                a.response,
-                b.response,
-                names,
-                _reference(options, (a, b), corpus),
-            )
-            for a, b in matched.pairs
-        ]
-    else:
-        answers = sources[0].answers
-        candidates = [
-            Candidates(
-                answer.prompt,
-                answer.response,
-                "",
-                names,
-                _reference(options, (answer,), corpus),
-            )
-            for answer in answers
-        ]
+    sides = matched.pairs if matched else [(answer,) for answer in sources[0].answers]
+    candidates = []
+    for first, *others in sides:
+        second = others[0].response if others else ""
+        reference = _reference(options, (first, *others), corpus)
+        candidates.append(Candidates(first.prompt, first.response, second, names, reference))
     if options.reference and all(each.reference is None for each in candidates):
         raise DataError(
             f"reference={options.reference}: neither the files nor the data of the run have text in this column; name "
@@ -225,38 +196,28 @@ def selected(items: list[T], count: int, seed: int) -> list[T]:
     return [items[i] for i in sorted(positions.tolist())]
 
 
-def _reference(
-    options: JudgeOptions,
-    answers: Sequence[SourcedResponse],
-    corpus: Corpus | None,
-) -> str | None:
+def _reference(options: JudgeOptions, answers: Sequence[SourcedResponse], corpus: Corpus | None) -> str | None:
     """Return the reference answer to a prompt, from a row of a file or else from the data of the run."""
     if not options.reference:
         return None
     metadata = [answer.metadata for answer in answers]
-    # both sides have the same prompt, so the first side's will do
-    metadata += [corpus.task(answers[0].prompt).metadata] if corpus else []
+    metadata += [corpus.task(answers[0].prompt).metadata] if corpus else []  # both sides have the same prompt
     texts = (reference_text(known.get(options.reference)) for known in metadata)
     return next((text for text in texts if text is not None), None)
 
 
 def _requests(
-    items: Sequence[JudgingItem],
-    rubric: JudgeRubric | None,
-    options: JudgeOptions,
+    items: Sequence[JudgingItem], rubric: JudgeRubric | None, options: JudgeOptions
 ) -> list[CompletionRequest]:
-    """Return all requests that judging would send."""
     requests: list[CompletionRequest] = []
-    for item in items:
-        texts = item.candidates
+    limit = options.max_tokens
+    for texts in (item.candidates for item in items):
         if len(options.sources) == 1:
             assert rubric is not None, "grading always has a rubric, at least the shipped one"
-            request = grade_request(
-                rubric, texts.prompt, texts.first, reference=texts.reference, max_tokens=options.max_tokens
-            )
-            requests.append(request)
+            grading = grade_request(rubric, texts.prompt, texts.first, reference=texts.reference, max_tokens=limit)
+            requests.append(grading)
         elif texts.first != texts.second:  # identical responses are ties without a request
-            requests += comparison_requests(texts, rubric, max_tokens=options.max_tokens)
+            requests += comparison_requests(texts, rubric, max_tokens=limit)
     return requests
 
 

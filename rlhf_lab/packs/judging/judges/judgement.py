@@ -11,43 +11,33 @@ from rlhf_lab.config import root
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import check_outputs, fingerprint, make_dir, read_json, read_object, write_json
-from rlhf_lab.packs.judging.judges.answers import REASONS
+from rlhf_lab.packs.judging.judges.context import describe_cost
 from rlhf_lab.packs.judging.judges.judging import (
     JudgingItem,
     Metered,
     at_once,
-    grade_items,
     judge_items,
     question_of,
     summarise,
     summarise_grades,
 )
-from rlhf_lab.packs.judging.judges.label_cost import describe_cost
+from rlhf_lab.packs.judging.judges.questions import REASONS
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.judges.sources import Matched, ResponseSource
 from rlhf_lab.reports.comparison.report import default_dir
-from rlhf_lab.statistics.inference import Estimate, format_estimate
+from rlhf_lab.statistics.estimates import format_estimate
 
 RESULT, JUDGEMENTS, GRADES = "result.json", "judgements.jsonl", "grades.jsonl"
 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """Arguments of the command line.
+    """Arguments of the command line, which `judge_command` describes.
 
     Attributes:
-        sources: one or two run directories or files.
         policies: policy of each source; None for the run's own.
-        items: maximum number of comparisons or responses, selected at random with `seed`; 0 for all.
-        seed: seed of the selection.
-        reference: column with a reference answer; "" for none.
-        rubric: rubric file; "" for none (comparisons) or the shipped rubric (grades).
-        max_tokens: maximum number of tokens of the judge's answer.
-        to: output directory; None for a directory below `outputs`.
-        outputs: directory for judgements and the judge's store; None for the outputs directory of the first source.
-        dry_run: True to print the estimated cost only.
-        config: configuration with the judge, and with the data if they are named.
-        names_data: True if the command line names the data.
+        items: maximum number of comparisons or responses; 0 for all.
+        config: configuration with the judge, and with the data if they are named (`names_data`).
     """
 
     sources: tuple[Path, ...]
@@ -74,29 +64,22 @@ def names_of(sources: Sequence[ResponseSource]) -> tuple[str, str]:
     return f"A {by_policy[0]}", f"B {by_policy[1]}"
 
 
+@dataclass
 class Judging:
     """A judgement of one or two sources, with its output directory."""
 
-    def __init__(
-        self,
-        options: JudgeOptions,
-        sources: Sequence[ResponseSource],
-        matched: Matched | None,
-        rubric: JudgeRubric | None,
-        judge: Metered,
-        items: Sequence[JudgingItem],
-    ):
-        self.options = options
-        self.sources = sources
-        self.matched = matched
-        self.rubric = rubric
-        self.judge = judge
-        self.items = items
-        graded = len(sources) == 1
-        question = question_of(judge, rubric, options.max_tokens, graded=graded)
-        identities = [[str(source.path.resolve()), source.policy] for source in sources]
+    options: JudgeOptions
+    sources: Sequence[ResponseSource]
+    matched: Matched | None
+    rubric: JudgeRubric | None
+    judge: Metered
+    items: Sequence[JudgingItem]
+
+    def __post_init__(self) -> None:
+        question = question_of(self.judge, self.rubric, self.options.max_tokens, graded=len(self.sources) == 1)
+        identities = [[str(source.path.resolve()), source.policy] for source in self.sources]
         # tells whether a directory belongs to this judgement; judgements without a reference keep the owner they had
-        reference = [options.reference] if options.reference else []
+        reference = [self.options.reference] if self.options.reference else []
         self.owner = fingerprint([question, identities, *reference])
         self.directory = self._dir()
 
@@ -106,21 +89,19 @@ class Judging:
         A digest is appended to the name if the directory contains another judgement of the same sources, or one with
         items that are not selected now. Raises ConfigError if an explicit directory contains another judgement.
         """
-        directory = self.options.to
-        if directory is not None:
-            if self._is_of_another(directory):
+        options = self.options
+        if options.to is not None:
+            if self._is_of_another(options.to):
                 raise ConfigError(
-                    f"to={directory} contains a judgement of other responses, by another judge, or of items that are "
+                    f"to={options.to} contains a judgement of other responses, by another judge, or of items that are "
                     "not selected now; name another directory"
                 )
-            return directory
-        directory = default_dir("judgements", *(source.path for source in self.sources), outputs=self.options.outputs)
+            return options.to
+        directory = default_dir("judgements", *(source.path for source in self.sources), outputs=options.outputs)
         # three names suffice: the last one is unique to the sources, the judge and the selection
-        of_this_draw = fingerprint([self.owner, self.options.items, self.options.seed])
-        plain_name = directory.name
-        names = [plain_name, f"{plain_name}-{self.owner[:6]}", f"{plain_name}-{of_this_draw[:6]}"]
-        candidates = [directory.with_name(name) for name in names]
-        return next(candidate for candidate in candidates if not self._is_of_another(candidate))
+        of_this_draw = fingerprint([self.owner, options.items, options.seed])
+        names = (directory.name, f"{directory.name}-{self.owner[:6]}", f"{directory.name}-{of_this_draw[:6]}")
+        return next(path for path in map(directory.with_name, names) if not self._is_of_another(path))
 
     def _is_of_another(self, directory: Path) -> bool:
         stored = read_json(directory / RESULT)
@@ -130,10 +111,7 @@ class Judging:
 
     def _draws_all_of(self, settings: Mapping[str, Any]) -> bool:
         """Return True if the items of a judgement with these settings are all selected now, so that it can resume."""
-        total = len(self.sources[0].answers)
-        if self.matched:
-            total = len(self.matched.pairs)
-        if len(self.items) == total:
+        if len(self.items) == len(self.matched.pairs if self.matched else self.sources[0].answers):
             return True
         # a selection is the start of a random order, so with the same seed a larger one contains a smaller one
         return settings["seed"] == self.options.seed and 0 < settings["items"] <= self.options.items
@@ -152,7 +130,6 @@ class Judging:
             note = _identical_note(metrics, names_of(self.sources)) if self.matched else ""
             result |= {"metrics": metrics, "notes": [note] if note else [], "status": "completed"}
         except BaseException as error:
-            # record the failure, then raise it again
             interrupted = isinstance(error, KeyboardInterrupt)
             result |= {"status": "interrupted" if interrupted else "failed", "error": str(error)}
             raise
@@ -164,33 +141,22 @@ class Judging:
 
     def _ask(self) -> dict[str, Any]:
         count = at_once(self.options.config.judge, len(self.items))
-        max_tokens = self.options.max_tokens
-        if self.matched:
-            path = self.directory / JUDGEMENTS
-            return summarise(judge_items(self.judge, self.items, path, self.rubric, max_tokens, count))
-        assert self.rubric is not None
-        path = self.directory / GRADES
-        rows = grade_items(self.judge, self.items, path, self.rubric, max_tokens, count)
-        return summarise_grades(rows, self.rubric)
+        path = self.directory / (JUDGEMENTS if self.matched else GRADES)
+        graded = self.matched is None
+        rows = judge_items(self.judge, self.items, path, self.rubric, self.options.max_tokens, count, graded=graded)
+        return summarise_grades(rows, self.rubric) if graded and self.rubric else summarise(rows)
 
     def _description(self) -> dict[str, Any]:
         """Return the judged sources, the judge and its settings: enough to repeat the judgement."""
-        options = self.options
-        rubric = None
-        if self.rubric is not None:
-            rubric = {name: getattr(self.rubric, name) for name in ("name", "low", "high", "names", "digest")}
+        rubric = self.rubric
+        of_rubric = ("name", "low", "high", "names", "digest")
         return {
             "owner": self.owner,
             "sources": [source.summary() for source in self.sources],
             "names": [name for name in names_of(self.sources) if name],
             "judge": dict(self.judge.identity),
-            "rubric": rubric,
-            "settings": {
-                "items": options.items,
-                "seed": options.seed,
-                "reference": options.reference,
-                "max_tokens": options.max_tokens,
-            },
+            "rubric": {name: getattr(rubric, name) for name in of_rubric} if rubric else None,
+            "settings": {name: getattr(self.options, name) for name in ("items", "seed", "reference", "max_tokens")},
             "unmatched": self.matched.unmatched if self.matched else None,
             "other_prompt": self.matched.other_prompt if self.matched else None,
         }
@@ -201,9 +167,9 @@ class Judging:
         # rows that could not be compared are reported, so that nobody takes the rate for all rows
         if self.matched and any((*self.matched.unmatched, self.matched.other_prompt)):
             only_a, only_b = self.matched.unmatched
-            other = self.matched.other_prompt
             lines.append(
-                f"not matched: {only_a} responses of A, {only_b} of B; {other} with the same id but different prompts"
+                f"not matched: {only_a} responses of A, {only_b} of B; {self.matched.other_prompt} with the same id "
+                "but different prompts"
             )
         counts = {reason: metrics[f"unscored/{reason}"] for reason in REASONS}
         reasons = [f"{count} {reason}" for reason, count in counts.items() if count]
@@ -217,21 +183,18 @@ class Judging:
             lines.append(f"sent: {cost['answers']} requests, {cost['stored']} answered before, {price}")
         else:
             lines.append("sent: nothing, everything was judged before")
-        for line in lines:
+        for line in (*lines, f"judgement: {self.directory}"):
             console.print(line, markup=False, soft_wrap=True)
-        console.print(f"judgement: {self.directory}", markup=False, soft_wrap=True)
 
 
 def _comparison_lines(metrics: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
-    """Return the results of a comparison as sentences."""
     a, b = names
     if note := _identical_note(metrics, names):
         return [note]
-    win_rate: Estimate = metrics["win_rate"]
     counted = f"{metrics['comparisons']} comparisons of {metrics['prompts']} prompts"
     same = f", {metrics['identical']} of them identical (ties without a request)" if metrics["identical"] else ""
     return [
-        f"{a} against {b}: wins {format_estimate(win_rate)}, ties half; {counted}{same}",
+        f"{a} against {b}: wins {format_estimate(metrics['win_rate'])}, ties half; {counted}{same}",
         f"both orders agree in {format_estimate(metrics['consistency'])}; votes for the response shown first "
         f"{format_estimate(metrics['first_shown'])}",
         f"words of a response, {a} minus {b}: {format_estimate(metrics['words'], digits=1)}",
@@ -249,9 +212,6 @@ def _identical_note(metrics: Mapping[str, Any], names: tuple[str, str]) -> str:
 
 
 def _grade_lines(metrics: Mapping[str, Any], name: str) -> list[str]:
-    """Return the mean grades, one line per criterion."""
     lines = [f"{name}: {metrics['replies']} responses to {metrics['prompts']} prompts"]
-    for key, value in metrics.items():
-        if key.startswith("grade/"):
-            lines.append(f"  {key.removeprefix('grade/')}  {format_estimate(value)}")
-    return lines
+    grades = {key: value for key, value in metrics.items() if key.startswith("grade/")}
+    return lines + [f"  {key.removeprefix('grade/')}  {format_estimate(value)}" for key, value in grades.items()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import numpy as np
 
 from rlhf_lab.config.groups import JudgeSource
 from rlhf_lab.core.files import append_jsonl, fingerprint, json_lines, read_rows, truncate, write_text
-from rlhf_lab.packs.judging.judges.answers import REASONS
 from rlhf_lab.packs.judging.judges.pairwise import IDENTICAL, Candidates, judge_pairs, system_text
+from rlhf_lab.packs.judging.judges.questions import REASONS
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses
 from rlhf_lab.packs.judging.statistics.win_rates import win_rate
@@ -37,20 +37,14 @@ def at_once(judge: JudgeSource, items: int, usual: int = AT_ONCE) -> int:
 
     A service with batches gets all items at once: a batch takes up to a day, however small it is.
     """
-    if getattr(judge, "batches", False):
-        return max(1, items)
-    return usual
+    return max(1, items) if getattr(judge, "batches", False) else usual
 
 
 class Metered:
-    """A judge with counters of its requests.
+    """A judge with counters of its answers, of those that came from the store, and of the cost of the others.
 
     Args:
         world: hash of the world whose truth the judge reads, as part of its identity; "" if it reads none.
-
-    Attributes:
-        answers, stored: number of answers, and number of them that came from the store.
-        usd: cost in USD of the other answers.
     """
 
     def __init__(self, judge: Completer, world: str = ""):
@@ -61,9 +55,7 @@ class Metered:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        if self.world:
-            return {**self.judge.identity, "world": self.world}
-        return self.judge.identity
+        return {**self.judge.identity, **({"world": self.world} if self.world else {})}
 
     def complete_many(self, requests: Sequence[CompletionRequest], *, title: str = "") -> list[Completion]:
         # count answers here, because the judge itself may not keep a ledger
@@ -73,9 +65,8 @@ class Metered:
             self.stored += response.stored
             self.usd += response.cost_usd
             if not response.stored:
-                usage = response.usage
-                self.input_tokens += usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-                self.output_tokens += usage.output_tokens
+                self.input_tokens += response.usage.read_tokens
+                self.output_tokens += response.usage.output_tokens
         return responses
 
     def cost(self, before: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -135,11 +126,9 @@ def number_items(candidates: Sequence[Candidates]) -> list[JudgingItem]:
 def question_of(judge: Completer, rubric: JudgeRubric | None, max_tokens: int, *, graded: bool) -> str:
     """Return a hash of the judge and its instructions, independent of the responses."""
     # both variants of the instructions enter, because rows may or may not have a reference
-    if graded:
-        assert rubric is not None
-        stated = [rubric.system(guided=guided) for guided in (False, True)]
-    else:
-        stated = [system_text(rubric, guided=guided) for guided in (False, True)]
+    stated = []
+    for guided in (False, True):
+        stated.append(rubric.system(guided=guided) if graded and rubric else system_text(rubric, guided=guided))
     return fingerprint([dict(judge.identity), stated, max_tokens])
 
 
@@ -150,94 +139,30 @@ def judge_items(
     rubric: JudgeRubric | None,
     max_tokens: int,
     count: int,
-) -> list[dict[str, Any]]:
-    """Return the rows of judgements.jsonl, one per item. `_complete` describes how the file is updated.
-
-    Args:
-        count: number of items whose rows are written together.
-    """
-    # the question is part of every row's id, so another judge or rubric starts afresh
-    question = question_of(judge, rubric, max_tokens, graded=False)
-
-    def ask(part: Sequence[JudgingItem], title: str) -> list[dict[str, Any]]:
-        pairs = [item.candidates for item in part]
-        judgements = judge_pairs(judge, pairs, rubric, max_tokens=max_tokens, title=title)
-        rows = []
-        for item, judgement in zip(part, judgements, strict=True):
-            rows.append(judgement.row(item.row_id(question), item.prompt_id, item.candidates))
-        return rows
-
-    return _complete(items, question, path, ask, count, "comparisons")
-
-
-def grade_items(
-    judge: Completer,
-    items: Sequence[JudgingItem],
-    path: Path,
-    rubric: JudgeRubric,
-    max_tokens: int,
-    count: int,
-) -> list[dict[str, Any]]:
-    """Return the rows of grades.jsonl, one for each item's first response. `_complete` describes the file update.
-
-    Args:
-        count: number of items whose rows are written together.
-    """
-    question = question_of(judge, rubric, max_tokens, graded=True)
-
-    def ask(part: Sequence[JudgingItem], title: str) -> list[dict[str, Any]]:
-        texts = [item.candidates for item in part]
-        graded = grade_responses(
-            judge,
-            rubric,
-            [text.prompt for text in texts],
-            [text.first for text in texts],
-            references=[text.reference for text in texts],
-            max_tokens=max_tokens,
-            title=title,
-        )
-        rows = []
-        for item, text, grades in zip(part, texts, graded, strict=True):
-            values = [None if math.isnan(value) else value for value in grades.values]  # JSON has no NaN
-            identity = {
-                "id": item.row_id(question),
-                "prompt_id": item.prompt_id,
-                "name": text.names[0],
-            }
-            output_text = {
-                "prompt": text.prompt,
-                "response": text.first,
-                "reference": text.reference,
-            }
-            columns = dict(zip(rubric.names, values, strict=True))
-            rows.append({**identity, **output_text, **columns, "reason": grades.reason, "unscored": grades.unscored})
-        return rows
-
-    return _complete(items, question, path, ask, count, "responses")
-
-
-def _complete(
-    items: Sequence[JudgingItem],
-    question: str,
-    path: Path,
-    ask: Callable[[Sequence[JudgingItem], str], list[dict[str, Any]]],
-    count: int,
-    what: str,
+    *,
+    graded: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the row of each item, in their order: read from the file, or requested now and appended to it.
 
     Rows of other items are removed from the file at the end.
+
+    Args:
+        path: judgements.jsonl or grades.jsonl.
+        count: number of items whose rows are written together.
+        graded: True to grade the first response of each item on the rubric, instead of comparing the two.
     """
+    # the question is part of every row's id, so another judge or rubric starts afresh
+    question = question_of(judge, rubric, max_tokens, graded=graded)
+    ask, what = (_grades, "responses") if graded else (_comparisons, "comparisons")
     old, ends = read_rows(path)
     truncate(path, ends[-1] if ends else 0)  # drop a last line that a killed process left incomplete
     rows = {row["id"]: row for row in old if "id" in row}
     ids = [item.row_id(question) for item in items]
-    missing = [item for item, row_id in zip(items, ids, strict=True) if row_id not in rows]
+    missing = {row_id: item for item, row_id in zip(items, ids, strict=True) if row_id not in rows}
     for start in range(0, len(missing), count):
-        part = missing[start : start + count]
-        end = start + len(part)
-        title = f"{what} {start + 1} to {end} of {len(missing)}"
-        new = ask(part, title)
+        part = dict(list(missing.items())[start : start + count])
+        title = f"{what} {start + 1} to {start + len(part)} of {len(missing)}"
+        new = ask(judge, part, rubric, max_tokens, title)
         append_jsonl(path, new)
         rows.update((row["id"], row) for row in new)
     in_order = [rows[row_id] for row_id in ids]
@@ -245,6 +170,41 @@ def _complete(
     if [row.get("id") for row in read_rows(path)[0]] != ids:
         write_text(path, json_lines(in_order))
     return in_order
+
+
+def _comparisons(
+    judge: Completer, items: Mapping[str, JudgingItem], rubric: JudgeRubric | None, max_tokens: int, title: str
+) -> list[dict[str, Any]]:
+    pairs = [item.candidates for item in items.values()]
+    judgements = judge_pairs(judge, pairs, rubric, max_tokens=max_tokens, title=title)
+    rows = []
+    for (row_id, item), judgement in zip(items.items(), judgements, strict=True):
+        rows.append(judgement.row(row_id, item.prompt_id, item.candidates))
+    return rows
+
+
+def _grades(
+    judge: Completer, items: Mapping[str, JudgingItem], rubric: JudgeRubric | None, max_tokens: int, title: str
+) -> list[dict[str, Any]]:
+    assert rubric is not None
+    texts = [item.candidates for item in items.values()]
+    graded = grade_responses(
+        judge,
+        rubric,
+        [text.prompt for text in texts],
+        [text.first for text in texts],
+        references=[text.reference for text in texts],
+        max_tokens=max_tokens,
+        title=title,
+    )
+    rows = []
+    for (row_id, item), text, grades in zip(items.items(), texts, graded, strict=True):
+        identity = {"id": row_id, "prompt_id": item.prompt_id, "name": text.names[0]}
+        shown = {"prompt": text.prompt, "response": text.first, "reference": text.reference}
+        values = [None if math.isnan(value) else value for value in grades.values]  # JSON has no NaN
+        columns = dict(zip(rubric.names, values, strict=True))
+        rows.append({**identity, **shown, **columns, "reason": grades.reason, "unscored": grades.unscored})
+    return rows
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -257,8 +217,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     prompts = np.array([row["prompt_id"] for row in rows])
     score_N = column(rows, "score")
-    word_differences = [len(row["first"].split()) - len(row["second"].split()) for row in rows]
-    words_N = np.array(word_differences, dtype=np.float64)
+    words_N = [float(len(row["first"].split()) - len(row["second"].split())) for row in rows]
     compared = [row for row in rows if not is_identical(row)]
     # consistency: pairs with both votes, whatever the votes are
     fully_scored = [row for row in compared if row["winner"]]
@@ -296,9 +255,8 @@ def summarise_grades(rows: Sequence[Mapping[str, Any]], rubric: JudgeRubric) -> 
     """Return means of the grades, clustered by prompt, and counts of responses, prompts and unscored responses."""
     prompts = np.array([row["prompt_id"] for row in rows])
     reasons = Counter(row["unscored"] for row in rows)
-    means = {f"grade/{name}": clustered_mean(column(rows, name), prompts) for name in rubric.names}
     return {
-        **means,
+        **{f"grade/{name}": clustered_mean(column(rows, name), prompts) for name in rubric.names},
         "replies": len(rows),
         "prompts": len(set(prompts.tolist())),
         "unscored": sum(reasons[reason] for reason in REASONS),

@@ -1,9 +1,12 @@
-"""Records of the judge store: requests, attempts, batches and the spending of an account."""
+"""Records of the judge store: requests, attempts, batches, their processes, and the spending of an account."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Usage
@@ -34,17 +37,13 @@ class LedgerAttempt:
     """An attempt of the ledger that is in flight.
 
     Attributes:
-        id: primary key of the attempt.
-        question: the request.
         idempotency_key: key sent with the request. A repetition of a lost attempt has the same key, so a service that
             supports such keys answers twice and charges once.
-        batch: name of the attempt's batch; "" for a single request.
     """
 
     id: int
     question: PendingRequest
     idempotency_key: str
-    batch: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class OpenBatch:
 
     Attributes:
         name: name of the batch in this store.
-        account: account that pays for it.
         owner: process that created it.
         remote: the service's name of the batch; "" if its creation was interrupted.
         began: time of its creation (Unix seconds).
@@ -61,7 +59,6 @@ class OpenBatch:
     """
 
     name: str
-    account: str
     owner: str
     remote: str
     began: float
@@ -114,3 +111,35 @@ class AlreadyRequested(Exception):
 def item_name(batch: str, attempt_id: int) -> str:
     """Return the name that a batch item has at the service."""
     return f"{batch}-{attempt_id}"
+
+
+def this_process() -> str:
+    """Return host, process id and start time of this process. The system reuses process ids, so one is not enough."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_start(os.getpid())}"
+
+
+def is_gone(owner: str) -> bool:
+    """Return True if a process has certainly ended. This is never certain for a process of another host."""
+    host, pid, start = owner.rsplit("/", 2)
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(pid), 0)  # signal 0 only checks that the process exists
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # the process exists and belongs to another user
+        return False
+    return _start(int(pid)) != start
+
+
+def _start(pid: int) -> str:
+    """Return boot id and start time of a process in ticks since boot; "" if the system does not provide them."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # field 2 is a name in brackets that may contain spaces, so split after it; the start time is field 22
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    if fields[0] == "Z":  # a zombie: killed, but not yet reaped by its parent
+        return "ended"
+    return f"{boot}:{fields[19]}"

@@ -21,11 +21,7 @@ class Stopped(Exception):
 
 
 class Pacer:
-    """Decides when each attempt of one `complete_many` call may be sent.
-
-    Args:
-        limits: rate limits of requests and tokens; they outlive the call.
-    """
+    """Decides when each attempt of one `complete_many` call may be sent. The rate limits outlive the call."""
 
     def __init__(self, limits: RateLimits):
         self._changed = threading.Condition()
@@ -132,12 +128,7 @@ class Bucket:
 
 
 def wait_s(error: ServiceError, failures: int, retries: int, pause_s: float) -> float:
-    """Return the seconds to wait before the next attempt. Raises the error if there is no next attempt.
-
-    Args:
-        failures: number of failed attempts so far.
-        retries, pause_s: see `RetryPolicy`.
-    """
+    """Return the seconds to wait after some failures (see `RetryPolicy`). Raises the error if no attempt follows."""
     wait = RetryPolicy(retries, pause_s).wait_s(failures, error.retry_after_s)
     if not error.passing or wait is None:
         raise error

@@ -11,9 +11,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rlhf_lab.core.messages import Message
-from rlhf_lab.packs.judging.judges.answers import Unscored, object_schema, read_object, reason_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.questions import PairwiseQuestion
+from rlhf_lab.packs.judging.judges.questions import (
+    PairwiseQuestion,
+    Unscored,
+    code_of,
+    fence,
+    fence_conversation,
+    object_schema,
+    read_object,
+    reason_of,
+)
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 
@@ -29,7 +36,6 @@ LETTERS: dict[Shown, dict[str, Winner]] = {
 }
 """The response shown first, and the judge's answer (a, b or tie) → the response that wins."""
 ANSWER = {"reason": {"type": "string"}, "winner": {"type": "string", "enum": ["A", "B", "tie"]}}
-SCHEMA = object_schema(ANSWER)
 
 INSTRUCTIONS = (
     "You compare two replies of assistants, A and B, to the same conversation, and say which does better what was "
@@ -139,11 +145,7 @@ def system_text(rubric: JudgeRubric | None, *, guided: bool, principles: Sequenc
 
 
 def comparison_requests(
-    candidates: Candidates,
-    rubric: JudgeRubric | None = None,
-    *,
-    max_tokens: int = 512,
-    principles: Sequence[str] = (),
+    candidates: Candidates, rubric: JudgeRubric | None = None, *, max_tokens: int = 512, principles: Sequence[str] = ()
 ) -> list[CompletionRequest]:
     """Return the requests of a comparison, one per order of `ORDERS`.
 
@@ -151,18 +153,15 @@ def comparison_requests(
         rubric: criteria to judge by (its scale is not used). None asks which response does the task better.
         principles: criteria from which the judge names the one that decided; empty does not ask for one.
     """
+    prompt, names = candidates.prompt, candidates.names
     responses = (candidates.first, candidates.second)
-    names = candidates.names
-    reference = candidates.reference
-    references = [] if reference is None else [reference]
-    code = code_of([candidates.prompt, *responses, *references])
+    references = [] if candidates.reference is None else [candidates.reference]
+    code = code_of([prompt, *responses, *references])
     # parts that are the same in both orders come first
-    before = [fence_conversation(candidates.prompt, code)]
-    before += [] if reference is None else [fence("reference", reference, code)]
-    system = system_text(rubric, guided=reference is not None, principles=principles)
-    # the answer has a third key only if a principle is requested
-    deciding = {"principle": {"type": "string", "enum": list(principles)}}
-    schema = object_schema({**ANSWER, **deciding}) if principles else SCHEMA
+    before = [fence_conversation(prompt, code), *(fence("reference", text, code) for text in references)]
+    system = system_text(rubric, guided=bool(references), principles=principles)
+    deciding = {"principle": {"type": "string", "enum": list(principles)}} if principles else {}
+    schema = object_schema({**ANSWER, **deciding})
     requests = []
     for order in ORDERS:
         # both orders share the fence code and the instructions, so that they differ in the order only
@@ -171,13 +170,7 @@ def comparison_requests(
         content = "\n\n".join([*before, fence("reply_a", a, code), fence("reply_b", b, code)])
         message: Message = {"role": "user", "content": content}
         writer_a, writer_b = names[::step]
-        about = PairwiseQuestion(
-            candidates.prompt,
-            a,
-            b,
-            (writer_a, writer_b),
-            tuple(principles),
-        )
+        about = PairwiseQuestion(prompt, a, b, (writer_a, writer_b), tuple(principles))
         requests.append(CompletionRequest((message,), system, max_tokens, schema, about=about))
     return requests
 
@@ -185,14 +178,11 @@ def comparison_requests(
 def read_vote(response: Completion, shown: Shown) -> Vote:
     """Parse a judge's answer into a vote."""
     answer, unscored = read_object(response)
-    if unscored:
-        return Vote(shown, None, response.text, unscored)
     word = answer.get("winner")
     letter = word.strip().lower() if isinstance(word, str) else ""  # a model may answer with a number or null
     winner = LETTERS[shown].get(letter)
-    # a word other than A, B or tie is no verdict
-    if winner is None:
-        return Vote(shown, None, response.text, "invalid")
+    if unscored or winner is None:
+        return Vote(shown, None, response.text, unscored or "invalid")
     principle = answer.get("principle")
     return Vote(shown, winner, reason_of(answer), principle=principle if isinstance(principle, str) else "")
 
@@ -208,19 +198,14 @@ def judge_pairs(
 ) -> list[PairJudgement]:
     """Return the judgements of pairs, in their order. Identical responses are recorded as ties without a request.
 
-    `principles`: see `comparison_requests`.
-
-    Raises the errors of `Completer.complete_many`.
+    Takes the arguments of `comparison_requests`. Raises the errors of `Completer.complete_many`.
     """
     compared = [i for i, pair in enumerate(pairs) if pair.first != pair.second]
-    requests = [
-        request
-        for i in compared
-        for request in comparison_requests(pairs[i], rubric, max_tokens=max_tokens, principles=principles)
-    ]
+    requests: list[CompletionRequest] = []
+    for i in compared:
+        requests += comparison_requests(pairs[i], rubric, max_tokens=max_tokens, principles=principles)
     # one call for all pairs, so that a service can work in parallel or in batches
     answers = iter(judge.complete_many(requests, title=title) if requests else [])
-    # pairs that were not sent keep this value
     judgements = [IDENTICAL_TIE] * len(pairs)
     for i in compared:
         one, other = (read_vote(next(answers), shown) for shown in ORDERS)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.models import model_files
+from rlhf_lab.packs.judging.judges.access import missing_key, missing_model
 from rlhf_lab.packs.judging.judges.backends.settings import (
     JudgeSettings,
     LocalModel,
@@ -14,8 +15,6 @@ from rlhf_lab.packs.judging.judges.backends.settings import (
     is_requested,
     rubric_files,
 )
-from rlhf_lab.packs.judging.judges.keys import missing_key
-from rlhf_lab.packs.judging.judges.model_name import missing_model
 from rlhf_lab.packs.judging.judges.pricing import price_of
 from rlhf_lab.packs.judging.judges.rubric import load_rubric
 
@@ -35,22 +34,17 @@ def judge_problems(judge: JudgeSettings) -> list[str]:
     """Return what one judge lacks on this machine."""
     if isinstance(judge, LocalModel):
         return model_files.problems(judge.path, "judge.path")
-    lines = []
+    lines: list[str] = []
     # look for the library without importing it: an SDK takes seconds to import
     if judge.library and find_spec(judge.library) is None:
         lines.append(str(MissingDependency(*OPTIONAL[judge.library])))
-    if isinstance(judge, Service):
-        return [*lines, *_service_problems(judge)]
-    return lines
-
-
-def _service_problems(service: Service) -> list[str]:
-    """Return the problems of a service: a missing key, model name or price."""
-    lines = [problem] if (problem := missing_key(service)) else []
-    if problem := missing_model(service):  # the price depends on the name, so it cannot be checked either
+    if not isinstance(judge, Service):
+        return lines
+    lines += filter(None, [missing_key(judge)])
+    if problem := missing_model(judge):  # the price depends on the name, so it cannot be checked either
         return [*lines, problem]
     try:
-        price_of(service)
+        price_of(judge)
     except ConfigError as error:
         lines += error.problems
     return lines

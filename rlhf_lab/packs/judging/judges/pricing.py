@@ -12,11 +12,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.packs.judging.judges.address import is_private
+from rlhf_lab.packs.judging.judges.access import is_private
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 from rlhf_lab.packs.judging.judges.requests import Usage
 
@@ -58,8 +58,7 @@ class Price:
 
     def cost(self, usage: Usage, *, batch: bool = False) -> float:
         """Return the cost of an answer's tokens in USD."""
-        read = usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens
-        is_long = bool(self.long_above) and read > self.long_above
+        is_long = bool(self.long_above) and usage.read_tokens > self.long_above
         # tokens written to and read from the cache have prices of their own
         reading = (
             usage.input_tokens * self.input
@@ -83,10 +82,7 @@ class Price:
 
 def max_input_tokens(body: Mapping[str, Any], *, schema: bool, tools: bool = False) -> int:
     """Return an upper bound of a request's tokens: the bytes sent plus the service's additions."""
-    added = REQUEST_TOKENS
-    added += SCHEMA_TOKENS if schema else 0
-    added += TOOLS_TOKENS if tools else 0
-    return body_bytes(body) + added
+    return body_bytes(body) + REQUEST_TOKENS + SCHEMA_TOKENS * schema + TOOLS_TOKENS * tools
 
 
 def body_bytes(body: Mapping[str, Any]) -> int:
@@ -95,12 +91,10 @@ def body_bytes(body: Mapping[str, Any]) -> int:
 
 def price_of(settings: Service) -> Price:
     """Return the price of a service's model. Raises ConfigError if it is unknown."""
-    # order of precedence: the settings, the price table, free on a private server
     if settings.input_usd is not None and settings.output_usd is not None:
         own = settings.input_usd
         return Price(own, own, own, settings.output_usd, source="judge.input_usd, judge.output_usd")
-    listed = _listed(settings.model)
-    if listed is not None:
+    if (listed := _listed(settings.model)) is not None:
         return listed
     if is_private(settings):
         return Price(0.0, 0.0, 0.0, 0.0, source="a self-hosted server")
@@ -111,7 +105,6 @@ def price_of(settings: Service) -> Price:
 
 
 def _listed(model: str) -> Price | None:
-    """Return the listed price of a model, or of the model whose dated version it is."""
     table = price_table()
     # a dated version costs the same as its model unless it is listed itself
     row = table["models"].get(model) or table["models"].get(DATED.sub("", model))
@@ -134,7 +127,4 @@ def _listed(model: str) -> Price | None:
 @cache
 def price_table() -> dict[str, Any]:
     """Return prices.toml: its `version`, the discount of batches, and the models."""
-    table: dict[str, Any] = tomllib.loads(
-        files("rlhf_lab.packs.judging.judges").joinpath("prices.toml").read_text("utf-8")
-    )
-    return table
+    return tomllib.loads(Path(__file__).with_name("prices.toml").read_text("utf-8"))

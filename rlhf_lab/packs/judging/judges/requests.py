@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, Protocol
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.text import well_formed_value
+from rlhf_lab.core.tools import call_id
 
 Stop = Literal["end", "refused", "truncated", "rejected", "unanswered"]
 """Stop reason of a completion. `rejected`: the service rejected the request (see `may_be_rejected`). `unanswered`: the
@@ -87,6 +88,11 @@ class Usage:
     cache_read_tokens: int = 0
     output_tokens: int = 0
 
+    @property
+    def read_tokens(self) -> int:
+        """All input tokens, cached or not."""
+        return self.input_tokens + self.cache_write_tokens + self.cache_read_tokens
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -151,3 +157,35 @@ class Completer(Protocol):
         and the same call resumes from there.
         """
         ...
+
+
+def calls_before(messages: Sequence[Message]) -> int:
+    """Return the number of calls in a conversation, which is the index of its next call."""
+    return sum(len(message.get("tool_calls") or ()) for message in messages)
+
+
+def with_call_ids(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages with missing ids filled in, e.g. for a conversation from a person or a chat template.
+
+    A call's id follows from its index in the conversation. Results without an id are matched with the preceding calls
+    in order.
+    """
+    number = 0
+    waiting: list[str] = []  # ids of calls that have no result yet
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            waiting = []
+            numbered = []
+            for call in calls:
+                id = str(call.get("id") or call_id(number))
+                waiting.append(id)
+                numbered.append({**call, "id": id})
+                number += 1
+            message = {**message, "tool_calls": numbered}
+        elif message["role"] == "tool":
+            # a result without a preceding call still needs some id
+            id = message.get("tool_call_id") or next(iter(waiting), call_id(number))
+            if id in waiting:
+                waiting.remove(id)
+            message = {**message, "tool_call_id": id}
+        yield message

@@ -22,12 +22,19 @@ from typing import Any
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.messages import Message
-from rlhf_lab.core.types import Rubric
+from rlhf_lab.core.types import Corpus, Rubric
 from rlhf_lab.core.yaml_files import read_mapping
-from rlhf_lab.data.rows import describe
-from rlhf_lab.packs.judging.judges.answers import Unscored, object_schema, read_object, reason_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.questions import GradingQuestion
+from rlhf_lab.data.rows import describe, is_missing
+from rlhf_lab.packs.judging.judges.questions import (
+    GradingQuestion,
+    Unscored,
+    code_of,
+    fence,
+    fence_conversation,
+    object_schema,
+    read_object,
+    reason_of,
+)
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
 
 SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yml"  # Hydra lists .yaml files in here as choices
@@ -57,7 +64,6 @@ class JudgeRubric:
     """Criteria and scale for grading responses.
 
     Attributes:
-        name: name of the rubric.
         low, high: the worst and the best grade, integers.
         criteria: name → description of a response that is good on this criterion.
         instructions: further instructions to the judge; may be empty.
@@ -121,9 +127,7 @@ def rubric_path(setting: str | Path) -> Path:
     """Return the file of a setting `rubric`: a path, the name of a shipped rubric, or "" for the default one."""
     # a shipped rubric has precedence over a file of the same name in the working directory
     shipped = SHIPPED.parent / f"{setting or SHIPPED.stem}{SHIPPED.suffix}"
-    if shipped.is_file():
-        return shipped
-    return Path(setting).expanduser()
+    return shipped if shipped.is_file() else Path(setting).expanduser()
 
 
 def content_digest(setting: str) -> str:
@@ -138,24 +142,19 @@ def load_rubric(setting: str | Path = "") -> JudgeRubric:
     values = read_mapping(
         path, "the keys name, scale and criteria, see docs/judging/judging.md, Rubric files", "rubric"
     )
-    # report all problems at once
     problems = [*_key_problems(values), *_scale_problems(values.get("scale")), *_criteria_problems(values)]
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
-    scale = values["scale"]
-    criteria = values["criteria"]
     return JudgeRubric(
         name=values["name"],
-        low=scale["low"],
-        high=scale["high"],
-        criteria={name: meaning.strip() for name, meaning in criteria.items()},
+        **values["scale"],
+        criteria={name: meaning.strip() for name, meaning in values["criteria"].items()},
         instructions=(values.get("instructions") or "").strip(),
         digest=content_digest(str(path)),
     )
 
 
 def _key_problems(values: Mapping[Any, Any]) -> list[str]:
-    """Return the problems with keys: unknown, missing, or not text."""
     problems = [f"{key} is not a key of a rubric; it has {', '.join(KEYS)}" for key in values if key not in KEYS]
     if not isinstance(values.get("name"), str) or not values["name"].strip():
         problems.append(f"name is {describe(values.get('name'))}; expected text, such as name: support")
@@ -165,7 +164,6 @@ def _key_problems(values: Mapping[Any, Any]) -> list[str]:
 
 
 def _scale_problems(scale: Any) -> list[str]:
-    """Return the problems with the bounds of the grades."""
     expected = "expected two whole numbers, such as scale: {low: 1, high: 5}"
     if not isinstance(scale, Mapping) or set(scale) != {"low", "high"}:
         return [f"scale is {describe(scale)}; {expected}"]
@@ -202,29 +200,20 @@ def _criteria_problems(values: Mapping[Any, Any]) -> list[str]:
 
 
 def grade_request(
-    rubric: JudgeRubric,
-    prompt: str,
-    response: str,
-    *,
-    reference: str | None = None,
-    max_tokens: int = 512,
+    rubric: JudgeRubric, prompt: str, response: str, *, reference: str | None = None, max_tokens: int = 512
 ) -> CompletionRequest:
     """Return the request for the grades of one response.
 
     Args:
         reference: a reference answer that the judge takes as right; None for none.
     """
-    texts = [prompt, response]
-    if reference is not None:
-        texts.append(reference)
-    code = code_of(texts)  # of all texts, so that none of them can contain the fence
-    parts = [fence_conversation(prompt, code)]
-    if reference is not None:
-        parts.append(fence("reference", reference, code))
+    references = [] if reference is None else [reference]
+    code = code_of([prompt, response, *references])
+    parts = [fence_conversation(prompt, code), *(fence("reference", text, code) for text in references)]
     parts.append(fence("reply", response, code))
     message: Message = {"role": "user", "content": "\n\n".join(parts)}
     about = GradingQuestion(prompt, response, rubric.names, rubric.low, rubric.high)
-    system = rubric.system(guided=reference is not None)
+    system = rubric.system(guided=bool(references))
     return CompletionRequest((message,), system, max_tokens, rubric.schema, about=about)
 
 
@@ -234,16 +223,12 @@ def read_grades(response: Completion, rubric: JudgeRubric) -> Grades:
     answer, unscored = read_object(response)
     if unscored:
         return Grades(none, response.text, unscored)
-    values = []
-    for name in rubric.names:
-        grade = answer.get(name.lower())
-        if isinstance(grade, bool) or not isinstance(grade, (int, float)):  # in Python a bool is an int
+    grades: list[Any] = [answer.get(name.lower()) for name in rubric.names]
+    for grade in grades:
+        is_number = isinstance(grade, (int, float)) and not isinstance(grade, bool)  # in Python a bool is an int
+        if not is_number or not rubric.low <= grade <= rubric.high:
             return Grades(none, response.text, "invalid")
-        # one grade outside the scale makes the entire answer unusable
-        if not rubric.low <= grade <= rubric.high:
-            return Grades(none, response.text, "invalid")
-        values.append(float(grade))
-    return Grades(tuple(values), reason_of(answer))
+    return Grades(tuple(map(float, grades)), reason_of(answer))
 
 
 def grade_responses(
@@ -263,3 +248,22 @@ def grade_responses(
         for prompt, response, reference in zip(prompts, responses, references, strict=True)
     ]
     return [read_grades(answer, rubric) for answer in judge.complete_many(requests, title=title)]
+
+
+def reference_text(value: object) -> str | None:
+    """Return a reference answer as text; None for an empty cell, which would be shown as a right answer."""
+    return None if is_missing(value) or not str(value).strip() else str(value)
+
+
+def reference_column(corpus: Corpus, column: str, setting: str) -> dict[str, str]:
+    """Return prompt → reference answer. Raises ConfigError, which names the setting, if no prompt has one."""
+    prompts = [task.prompt for split in ("train", "test") for task in corpus.tasks(split)]
+    values = {prompt: reference_text(corpus.task(prompt).metadata.get(column)) for prompt in prompts}
+    texts = {prompt: text for prompt, text in values.items() if text is not None}
+    if not texts:
+        known = dict.fromkeys(name for prompt in prompts for name in corpus.task(prompt).metadata)
+        raise ConfigError(
+            f"{setting}={column}: no row of data={corpus.name} has text in this column (the columns are: "
+            f"{', '.join(known) or 'none'}); name another, or leave {setting.rpartition('.')[2]} out"
+        )
+    return texts

@@ -1,13 +1,13 @@
-"""Interface between the transport and a service, independent of the SDK; the backends implement it."""
+"""What a service answers, independent of its SDK. The methods of a backend are in backends/sdk.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from rlhf_lab.core.text import well_formed, well_formed_value
-from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
+from rlhf_lab.packs.judging.judges.requests import Stop, Usage
 
 Fate = Literal["unsent", "refused", "lost"]
 """Fate of an attempt without an answer: it never left (unsent), the service did no work (refused), or the fate is
@@ -19,8 +19,6 @@ class ServiceAnswer:
     """Answer of a service, with the service's own counts. Its texts are made well-formed Unicode.
 
     Attributes:
-        text: text of the answer.
-        stop: stop reason.
         usage: token counts; None if the service does not report them.
         model: the service's name of the model that answered.
         repeated: True if the service returned the answer of an earlier attempt again, which it has charged already.
@@ -79,19 +77,6 @@ class ServiceError(Exception):
 
 
 @dataclass(frozen=True)
-class BatchItem:
-    """One request of a batch.
-
-    Attributes:
-        name: unique name in the service's account: at most 64 letters, digits, - and _.
-        request: the request.
-    """
-
-    name: str
-    request: CompletionRequest
-
-
-@dataclass(frozen=True)
 class BatchStatus:
     """Status of a batch.
 
@@ -111,54 +96,3 @@ class BatchStatus:
 
 CLOCK_SKEW_S = 900.0
 """Maximum difference in seconds between a service's clock and ours, including the duration of a POST."""
-
-
-@dataclass(frozen=True)
-class BatchCandidate:
-    """A batch at the service that may be the one whose creation was interrupted.
-
-    Attributes:
-        remote: the service's name of the batch.
-        certain: True if the service stored our name of the batch; otherwise only the names of its items can tell.
-    """
-
-    remote: str
-    certain: bool
-
-
-class Backend(Protocol):
-    """One model of one service, through one SDK."""
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """JSON values that identify the backend: everything that determines the answers except the requests."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """API key, so that the transport can remove it from texts."""
-        ...
-
-    def body(self, request: CompletionRequest) -> Mapping[str, Any]:
-        """Return the body of the HTTP request as JSON values."""
-        ...
-
-    def send(self, request: CompletionRequest, idempotency_key: str) -> ServiceAnswer:
-        """Make one attempt. Raises ServiceError."""
-        ...
-
-    def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
-        """Send a batch. Return the service's name of it. Raises ServiceError."""
-        ...
-
-    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
-        """Return batches created around that time that may have this name. Raises ServiceError."""
-        ...
-
-    def batch_status(self, remote: str) -> BatchStatus:
-        """Return the status of a batch. Raises ServiceError."""
-        ...
-
-    def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
-        """Yield (name, result) of each item of a finished batch, in any order. Raises ServiceError."""
-        ...

@@ -24,9 +24,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import file_digest, parse_json, read_jsonl, read_object
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.core.text import well_formed_value
-from rlhf_lab.data.json_text import JsonText
-from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import describe
+from rlhf_lab.data.text_files import JsonText, file_lines
 from rlhf_lab.data.transcript import as_prompt, render_prompt, response_text
 
 ROWS, RESULT = "evaluation.jsonl", "result.json"
@@ -49,7 +48,6 @@ class SourcedResponse:
 
     Attributes:
         prompt: transcript that ends where the response starts.
-        response: text of the response.
         row_id: id of the row in its file; None if the row has no id.
         metadata: the other columns of the row.
     """
@@ -67,7 +65,6 @@ class ResponseSource:
     Attributes:
         path: path as given on the command line.
         policy: policy of a run directory; None for a file.
-        answers: the responses.
         digest: SHA-256 of the file they were read from.
     """
 
@@ -86,12 +83,7 @@ class ResponseSource:
 
     def summary(self) -> dict[str, Any]:
         """Return the source as it is recorded with a result."""
-        return {
-            "path": str(self.path),
-            "policy": self.policy,
-            "replies": len(self.answers),
-            "sha256": self.digest,
-        }
+        return {"path": str(self.path), "policy": self.policy, "replies": len(self.answers), "sha256": self.digest}
 
 
 @dataclass(frozen=True)
@@ -128,7 +120,6 @@ def read_source(path: Path, policy: str | None = None) -> ResponseSource:
             message = f"is not JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else str(error)
             problems.append(f"{path}, row {number}: {message}")
     if problems:
-        # report all invalid rows at once, but at most 20 in detail
         more = f"\n… and {len(problems) - 20} more rows" if len(problems) > 20 else ""
         raise DataError("\n".join(problems[:20]) + more)
     if not answers:
@@ -137,7 +128,6 @@ def read_source(path: Path, policy: str | None = None) -> ResponseSource:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Callable[[], Any]]]:
-    """Yield (number, function that parses the row) of a JSON list, or of a file with one JSON value per line."""
     text = JsonText(path)
     # functions, so that the caller can report a row that cannot be parsed with its number
     if text.peek() == "[":
@@ -157,9 +147,8 @@ def _read_run(directory: Path, policy: str | None) -> ResponseSource:
         raise DataError(
             f"{directory} has no {ROWS} with responses; name the run directory of an evaluation, or a .jsonl file"
         )
-    stored = read_object(directory / RESULT).get("policies") or []
-    stored_names = [each["name"] for each in stored]
-    names = in_training_order(stored_names, [row["policy"] for row in rows])
+    stored = [each["name"] for each in read_object(directory / RESULT).get("policies") or []]
+    names = in_training_order(stored, [row["policy"] for row in rows])
     policy = policy or own_policy(names)
     if policy not in names:
         raise DataError(f"policy={policy}: {directory} evaluated {', '.join(names)}; name one of these")
@@ -183,11 +172,10 @@ def _read_answer(row: Any) -> SourcedResponse:
     prompt_column = next((name for name in PROMPTS if name in row), None)
     response_column = next((name for name in REPLIES if name in row), None)
     if "messages" in row and response_column is None:
-        messages = _messages(row["messages"], "messages")
-        if len(messages) < 2 or messages[-1]["role"] != "assistant":
+        *messages, last = _messages(row["messages"], "messages")
+        if not messages or last["role"] != "assistant":
             raise ValueError("column 'messages' must end with the assistant's response to a message of the user")
-        prompt = render_prompt(messages[:-1])
-        response = response_text(messages[-1])
+        prompt, response = render_prompt(messages), response_text(last)
     elif prompt_column is not None and response_column is not None:
         asked = row[prompt_column]
         if prompt_column == "instruction" and isinstance(asked, str) and isinstance(row.get("input"), str):
@@ -201,8 +189,7 @@ def _read_answer(row: Any) -> SourcedResponse:
             "'instruction' and 'output'. Rename the columns"
         )
     row_id = next((str(row[name]) for name in IDS if row.get(name) is not None), None)
-    used = ("messages", *PROMPTS, *REPLIES)
-    metadata = {name: value for name, value in row.items() if name not in used}
+    metadata = {name: value for name, value in row.items() if name not in ("messages", *PROMPTS, *REPLIES)}
     return SourcedResponse(prompt, response, row_id, metadata)
 
 
@@ -217,7 +204,6 @@ def _prompt(value: Any, column: str) -> str:
 def _response(value: Any, column: str) -> str:
     if isinstance(value, str):
         return value
-    # a single message, or a list whose last one is the response
     messages = [value] if isinstance(value, Mapping) else value
     if isinstance(messages, list) and messages:
         last = _messages(messages, column)[-1]
@@ -241,11 +227,8 @@ def _messages(values: Any, column: str) -> list[Any]:
 
 def match(a: ResponseSource, b: ResponseSource) -> Matched:
     """Pair the responses of two sources. Raises DataError if no pair has the same prompt."""
-    # ids are used only if every row of both sources has one
-    answers = [*a.answers, *b.answers]
-    by_id = all(answer.row_id is not None for answer in answers)
-    of_a = _keyed(a.answers, by_id)
-    of_b = _keyed(b.answers, by_id)
+    by_id = all(answer.row_id is not None for answer in (*a.answers, *b.answers))
+    of_a, of_b = _keyed(a.answers, by_id), _keyed(b.answers, by_id)
     shared = [key for key in of_a if key in of_b]
     pairs = [(of_a[key], of_b[key]) for key in shared]
     same_prompt = [pair for pair in pairs if pair[0].prompt == pair[1].prompt]
@@ -265,7 +248,6 @@ def _keyed(answers: Sequence[SourcedResponse], by_id: bool) -> dict[tuple[str, i
     keyed = {}
     for answer in answers:
         key = str(answer.row_id) if by_id else answer.prompt
-        # several responses to one prompt are matched by their order
         keyed[key, counts[key]] = answer
         counts[key] += 1
     return keyed

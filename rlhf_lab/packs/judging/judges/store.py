@@ -26,7 +26,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, cast
 
-from rlhf_lab.core.database import WellFormedConnection, write_ahead
+from rlhf_lab.core.database import WellFormedConnection, transaction, write_ahead
 from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.packs.judging.judges.ledger import (
     AlreadyRequested,
@@ -35,9 +35,10 @@ from rlhf_lab.packs.judging.judges.ledger import (
     OpenBatch,
     OverBudget,
     PendingRequest,
+    is_gone,
     item_name,
+    this_process,
 )
-from rlhf_lab.packs.judging.judges.owners import is_gone, this_process
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest, Stop, Usage
 
 VERSION = 3
@@ -131,18 +132,16 @@ class Store:
             self._db.close()
 
     def _prepare(self) -> None:
-        """Create the tables of a new file or migrate an older one. Raise ArtifactError for any other file."""
-        with self._transaction() as db:
+        with self._lock, transaction(self._db):
+            db = self._db
             application = db.execute("PRAGMA application_id").fetchone()[0]
             version = db.execute("PRAGMA user_version").fetchone()[0]
             # an empty file is a new store; any other file must carry our application id
-            is_empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if is_empty:
+            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
                 db.execute("INSERT INTO store VALUES (?)", [token_hex(16)])
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
-                db.execute(f"PRAGMA user_version = {VERSION}")
             elif application != APPLICATION:
                 raise ArtifactError(f"{self.path} is an SQLite file, but no judge store; set judge.store=FILE")
             elif version > VERSION:
@@ -150,8 +149,8 @@ class Store:
                     f"{self.path} is a judge store of version {version}, but this rlhf_lab reads up to {VERSION}; "
                     "update rlhf_lab, or set judge.store=FILE to another name"
                 )
-            elif version < VERSION:
-                for earlier in range(version, VERSION):
+            if version < VERSION:
+                for earlier in range(version or VERSION, VERSION):
                     for statement in MIGRATIONS[earlier]:
                         db.execute(statement)
                 db.execute(f"PRAGMA user_version = {VERSION}")
@@ -160,7 +159,6 @@ class Store:
 
     def completions(self, digests: Iterable[str]) -> dict[str, Completion]:
         """Return the stored completions by digest."""
-        # without duplicates, in portions that fit one statement
         expected = list(dict.fromkeys(digests))
         found: dict[str, Completion] = {}
         with self._explained(), self._lock:
@@ -171,12 +169,7 @@ class Store:
 
     # --- attempts
 
-    def start(
-        self,
-        question: PendingRequest,
-        account: str,
-        budget_usd: float | None,
-    ) -> Completion | LedgerAttempt:
+    def start(self, question: PendingRequest, account: str, budget_usd: float | None) -> Completion | LedgerAttempt:
         """Return the stored completion, or reserve the maximum cost and return an attempt that may now be sent.
 
         Raises:
@@ -205,7 +198,6 @@ class Store:
         return any(row["batch"] or self._is_attempted(row) for row in rows)
 
     def _is_attempted(self, row: sqlite3.Row) -> bool:
-        """Return True if some process is waiting for the answer to this single request."""
         return self._is_pursued(row["id"], row["owner"], row["began"], self.max_attempt_s)
 
     def _is_pursued(self, what: int | str, owner: str, began: float, max_s: float) -> bool:
@@ -235,8 +227,7 @@ class Store:
         budget_usd: float | None,
         batch: str | None,
     ) -> LedgerAttempt:
-        row = db.execute("SELECT counted_usd FROM accounts WHERE account = ?", [account]).fetchone()
-        counted = row["counted_usd"] if row else 0.0
+        counted = self.counted_usd(account)
         # the counted amount is a sum of many small floats, so it may exceed the budget by rounding errors
         if budget_usd is not None and counted + question.reserve_usd > budget_usd * (1 + 1e-12):
             raise OverBudget(may_pass=self._has_in_flight(db, account))
@@ -247,8 +238,7 @@ class Store:
         broken = db.execute(
             "SELECT count(*) FROM attempts WHERE digest = ? AND state = 'failed' AND status = 500", [question.digest]
         ).fetchone()[0]
-        text = f"{self._id}/{question.digest}/{broken}"
-        key = sha256(text.encode()).hexdigest()
+        key = sha256(f"{self._id}/{question.digest}/{broken}".encode()).hexdigest()
         values = {
             "digest": question.digest,
             "account": account,
@@ -264,7 +254,7 @@ class Store:
             "began": time.time(),
         }
         cursor = db.execute(f"INSERT INTO attempts ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()])
-        return LedgerAttempt(cast(int, cursor.lastrowid), question, key, batch or "")
+        return LedgerAttempt(cast(int, cursor.lastrowid), question, key)
 
     def _has_in_flight(self, db: sqlite3.Connection, account: str) -> bool:
         """Return True if a single request of the account is in flight. Batches do not count: they take up to a day."""
@@ -274,12 +264,7 @@ class Store:
         return any(self._is_attempted(row) for row in rows)
 
     def store_completion(
-        self,
-        attempt: LedgerAttempt,
-        completion: Completion,
-        model: str,
-        *,
-        repeated: bool = False,
+        self, attempt: LedgerAttempt, completion: Completion, model: str, *, repeated: bool = False
     ) -> None:
         """Store a completion and its cost.
 
@@ -290,27 +275,17 @@ class Store:
         with self._finish_attempt(attempt.id) as db:
             # the service charged the lost attempt, and this answer carries that cost
             if repeated:
-                rows = db.execute(
-                    "SELECT id, account, reserved_usd FROM attempts WHERE digest = ? AND state = 'lost'",
-                    [attempt.question.digest],
-                ).fetchall()
+                digest = attempt.question.digest
+                rows = db.execute("SELECT id FROM attempts WHERE digest = ? AND state = 'lost'", [digest]).fetchall()
                 for row in rows:
-                    _count(db, row["account"], -row["reserved_usd"])
-                    why = "its answer came with a later attempt, which carries the cost"
-                    self._end(db, row["id"], "failed", why=why)
+                    self._release(db, row["id"], "its answer came with a later attempt, which carries the cost")
             self._answer(db, attempt.id, attempt.question, completion, model)
 
     def _answer(
-        self,
-        db: sqlite3.Connection,
-        id: int,
-        question: PendingRequest,
-        completion: Completion,
-        model: str,
+        self, db: sqlite3.Connection, id: int, question: PendingRequest, completion: Completion, model: str
     ) -> bool:
         row = db.execute("SELECT account, state, reserved_usd FROM attempts WHERE id = ?", [id]).fetchone()
-        # results of a batch may be read twice, by two processes
-        if row["state"] == "answered":
+        if row["state"] == "answered":  # results of a batch may be read twice, by two processes
             return False
         # replace the reservation by the actual cost; a failed attempt has released its own already
         reserved = row["reserved_usd"] if row["state"] in ("sent", "lost") else 0.0
@@ -369,10 +344,7 @@ class Store:
     # --- batches
 
     def start_batch(
-        self,
-        questions: Sequence[PendingRequest],
-        account: str,
-        budget_usd: float | None,
+        self, questions: Sequence[PendingRequest], account: str, budget_usd: float | None
     ) -> tuple[str, list[LedgerAttempt]]:
         """Record a batch and return (its name, its attempts).
 
@@ -384,9 +356,8 @@ class Store:
         attempts: list[LedgerAttempt] = []
         with self._writing() as db:
             for question in questions:
-                if db.execute("SELECT 1 FROM replies WHERE digest = ?", [question.digest]).fetchone():
-                    continue
-                if self._is_requested(db, question.digest):
+                is_stored = db.execute("SELECT 1 FROM replies WHERE digest = ?", [question.digest]).fetchone()
+                if is_stored or self._is_requested(db, question.digest):
                     continue
                 try:
                     attempts.append(self._reserve(db, question, account, budget_usd, batch=name))
@@ -408,35 +379,20 @@ class Store:
 
     def open_batches(self, digests: Iterable[str]) -> list[OpenBatch]:
         """Return the unfinished batches, of any process, that contain one of these requests; oldest first."""
-        names: dict[str, None] = {}
+        found: dict[str, OpenBatch] = {}
         with self._explained(), self._lock:
-            # a request may be in a batch of another process
             for some in _portions(list(digests)):
                 rows = self._db.execute(
-                    f"SELECT DISTINCT batch FROM attempts WHERE digest IN ({_marks(some)}) AND state = 'sent' "
-                    "AND batch IS NOT NULL",
+                    "SELECT DISTINCT batches.* FROM batches JOIN attempts ON attempts.batch = batches.name WHERE "
+                    f"digest IN ({_marks(some)}) AND attempts.state = 'sent' AND batches.state IN ('intent', 'sent')",
                     some,
-                )
-                names |= {row["batch"]: None for row in rows}
-            batches = [self._batch(name) for name in names]
-        return sorted((batch for batch in batches if batch is not None), key=lambda batch: batch.began)
-
-    def _batch(self, name: str) -> OpenBatch | None:
-        row = self._db.execute(
-            "SELECT * FROM batches WHERE name = ? AND state IN ('intent', 'sent')", [name]
-        ).fetchone()
-        if row is None:
-            return None
-        items = self._db.execute("SELECT id, digest FROM attempts WHERE batch = ?", [name])
-        digests = {item_name(name, item["id"]): item["digest"] for item in items}
-        return OpenBatch(
-            name,
-            row["account"],
-            row["owner"],
-            row["remote"] or "",
-            row["began"],
-            digests,
-        )
+                ).fetchall()
+                for row in rows:
+                    name = row["name"]
+                    items = self._db.execute("SELECT id, digest FROM attempts WHERE batch = ?", [name])
+                    of_batch = {item_name(name, item["id"]): item["digest"] for item in items}
+                    found[name] = OpenBatch(name, row["owner"], row["remote"] or "", row["began"], of_batch)
+        return sorted(found.values(), key=lambda batch: batch.began)
 
     def question(self, item: str) -> PendingRequest:
         """Return the request of a batch item."""
@@ -451,14 +407,7 @@ class Store:
         lists = {name: tuple(values.get(name, ())) for name in ("messages", "tools", "stop")}
         request = CompletionRequest(**values | lists)
         identity = json.loads(row["identity"])
-        return PendingRequest(
-            row["digest"],
-            request,
-            identity,
-            row["bytes"],
-            row["reserved_usd"],
-            row["price"],
-        )
+        return PendingRequest(row["digest"], request, identity, row["bytes"], row["reserved_usd"], row["price"])
 
     def is_being_sent(self, batch: OpenBatch) -> bool:
         """Return True if a process is creating this batch at the service now."""
@@ -474,13 +423,7 @@ class Store:
             rows = self._db.execute("SELECT remote FROM batches WHERE remote IS NOT NULL")
             return {row["remote"] for row in rows}
 
-    def item_answered(
-        self,
-        item: str,
-        question: PendingRequest,
-        completion: Completion,
-        model: str,
-    ) -> bool:
+    def item_answered(self, item: str, question: PendingRequest, completion: Completion, model: str) -> bool:
         """Store the completion of a batch item. Return False if it was stored already."""
         with self._writing() as db:
             return self._answer(db, _attempt_id(item), question, completion, model)
@@ -495,7 +438,6 @@ class Store:
     def end_batch(self, name: str, state: str, why: str = "") -> None:
         """Finish a batch as `done`, or as `failed` at no cost. Items without a result may be requested again."""
         with self._finish_attempt(name) as db:
-            # items that have no result yet
             for row in db.execute("SELECT id FROM attempts WHERE batch = ? AND state = 'sent'", [name]).fetchall():
                 if state == "failed":
                     self._release(db, row["id"], why)
@@ -507,32 +449,26 @@ class Store:
 
     # --- accounts
 
-    def ledger(self, account: str | None = None) -> Ledger:
-        """Return the spending of an account, or of all accounts if None."""
-        # sums per state of the attempts
-        where, values = ("", []) if account is None else ("WHERE account = ?", [account])
+    def ledger(self, account: str) -> Ledger:
+        """Return the spending of an account."""
         with self._explained(), self._lock:
             rows = self._db.execute(
                 "SELECT state, count(*) AS count, sum(cost_usd) AS cost, sum(reserved_usd) AS reserved, "
                 "sum(input_tokens) AS input, sum(cache_write_tokens) AS cache_write, "
-                f"sum(cache_read_tokens) AS cache_read, sum(output_tokens) AS output FROM attempts {where} "
+                "sum(cache_read_tokens) AS cache_read, sum(output_tokens) AS output FROM attempts WHERE account = ? "
                 "GROUP BY state",
-                values,
+                [account],
             ).fetchall()
-        of = {row["state"]: row for row in rows}
-        answered = of.get("answered")
-        lost = of.get("lost")
-        sent = of.get("sent")
-        usage = Usage()
-        if answered:
-            usage = Usage(answered["input"], answered["cache_write"], answered["cache_read"], answered["output"])
+        none = dict.fromkeys(("count", "cost", "reserved", "input", "cache_write", "cache_read", "output"), 0)
+        of = {row["state"]: dict(row) for row in rows}
+        answered, lost, sent = (of.get(state, none) for state in ("answered", "lost", "sent"))
         return Ledger(
-            requests=answered["count"] if answered else 0,
-            spent_usd=answered["cost"] if answered else 0.0,
-            open_usd=sent["reserved"] if sent else 0.0,
-            lost=lost["count"] if lost else 0,
-            lost_usd=lost["reserved"] if lost else 0.0,
-            usage=usage,
+            requests=answered["count"],
+            spent_usd=answered["cost"],
+            open_usd=sent["reserved"],
+            lost=lost["count"],
+            lost_usd=lost["reserved"],
+            usage=Usage(answered["input"], answered["cache_write"], answered["cache_read"], answered["output"]),
         )
 
     def counted_usd(self, account: str) -> float:
@@ -550,7 +486,6 @@ class Store:
                 "FROM attempts WHERE model = ? AND state = 'answered' AND output_tokens > 0",
                 [model],
             ).fetchone()
-        # without any answer there are no rates
         if not row["count"] or not row["bytes"]:
             return None
         return row["input"] / row["bytes"], row["output"] / row["count"]
@@ -559,24 +494,11 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._explained(), self._transaction() as db:
-            yield db
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")  # one writer at a time: what is read stays true until it is committed
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._explained(), self._lock, transaction(self._db):
+            yield self._db
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Convert SQLite's errors to StorageError or ArtifactError."""
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
@@ -599,7 +521,6 @@ def _attempt_id(item: str) -> int:
 
 
 def _count(db: sqlite3.Connection, account: str, usd: float) -> None:
-    """Add an amount to the account's counted USD."""
     db.execute(
         "INSERT INTO accounts VALUES (?, ?) ON CONFLICT (account) DO UPDATE SET counted_usd = counted_usd + ?",
         [account, usd, usd],
@@ -621,9 +542,7 @@ def _completion(row: sqlite3.Row) -> Completion:
 
 
 def _json_or_none(values: Sequence[Mapping[str, Any]]) -> str | None:
-    if values:
-        return json.dumps(list(values), ensure_ascii=False)
-    return None
+    return json.dumps(list(values), ensure_ascii=False) if values else None
 
 
 def _request_json(request: CompletionRequest) -> str:

@@ -33,53 +33,35 @@ class Agreement:
     decided: Estimate
 
 
-@dataclass(frozen=True)
-class Confidence:
-    """A bin of items with similar confidence of the judge.
-
-    Attributes:
-        confidence: mean of max(score, 1 − score).
-        agreement: fraction of labels for the side that the judge prefers; a tie counts half.
-    """
-
-    confidence: float
-    agreement: Estimate
-
-
 def agreement(a_N: Sequence[str], b_N: Sequence[str], prompts_N: Sequence[str]) -> Agreement:
     """Return the agreement of two raters on N items, each answered with first, second or tie."""
     pairs = list(zip(a_N, b_N, strict=True))
     same_N = np.array([a == b for a, b in pairs], dtype=float)
     decided_N = np.array([TIE not in pair for pair in pairs], dtype=bool)
     prompts = cluster_labels(prompts_N)
-    same = clustered_rate(same_N, prompts)
-    kappa = cohen_kappa(a_N, b_N, prompts)
-    return Agreement(same, kappa, clustered_rate(same_N[decided_N], prompts[decided_N]))
+    decided = clustered_rate(same_N[decided_N], prompts[decided_N])
+    return Agreement(clustered_rate(same_N, prompts), cohen_kappa(a_N, b_N, prompts), decided)
 
 
 def with_judge(labels: Sequence[StoredLabel]) -> Agreement | None:
     """Return the agreement of labels with the judge of their items; None if no item has a judgement."""
-    # an item may have no judgement, e.g. in a file of pairs
     judged = [label for label in labels if label.item.winner is not None]
     if not judged:
         return None
-    text = [_turned(label.item, str(label.item.winner)) for label in judged]
+    of_judge = [_turned(label.item, str(label.item.winner)) for label in judged]
     winners = [_turned(label.item, label.winner) for label in judged]
-    prompts = [label.item.prompt_id for label in judged]
-    return agreement(winners, text, prompts)
+    return agreement(winners, of_judge, [label.item.prompt_id for label in judged])
 
 
 def pairwise_agreement(a: Sequence[StoredLabel], b: Sequence[StoredLabel]) -> Agreement | None:
     """Return the agreement of two annotators on the items that both labelled; None if there are none."""
-    # pair the answers by item
     answer_of_b = {label.item.id: label.winner for label in b}
     shared = [label for label in a if label.item.id in answer_of_b]
     if not shared:
         return None
     answers_b = [_turned(label.item, answer_of_b[label.item.id]) for label in shared]
     answers_a = [_turned(label.item, label.winner) for label in shared]
-    prompts = [label.item.prompt_id for label in shared]
-    return agreement(answers_a, answers_b, prompts)
+    return agreement(answers_a, answers_b, [label.item.prompt_id for label in shared])
 
 
 def _turned(item: LabelItem, winner: str) -> str:
@@ -92,8 +74,11 @@ def _turned(item: LabelItem, winner: str) -> str:
     return other_side(winner) if is_turned and winner != TIE else winner
 
 
-def calibration(labels: Sequence[StoredLabel]) -> list[Confidence]:
-    """Return people's agreement with the judge per bin of its confidence, in increasing order."""
+def calibration(labels: Sequence[StoredLabel]) -> list[tuple[float, Estimate]]:
+    """Return (mean of the judge's confidence, fraction of labels for the side that it prefers) per bin of confidence.
+
+    The confidence is max(score, 1 − score). A tie counts half. Bins are in increasing order.
+    """
     bins = []
     # a score of 0.5 prefers no side, so there is nothing to agree with
     sure = [label for label in labels if label.item.score not in (None, 0.5)]
@@ -105,7 +90,7 @@ def calibration(labels: Sequence[StoredLabel]) -> list[Confidence]:
         inside_N = (confidence_N > low) & (confidence_N <= high)
         if inside_N.any():
             rate = clustered_mean(agreed_N[inside_N], prompts_N[inside_N])
-            bins.append(Confidence(float(confidence_N[inside_N].mean()), rate))
+            bins.append((float(confidence_N[inside_N].mean()), rate))
     return bins
 
 
@@ -126,17 +111,14 @@ def left_chosen(labels: Sequence[StoredLabel]) -> Estimate:
 
 def by_annotator(labels: Sequence[StoredLabel]) -> dict[str, list[StoredLabel]]:
     """Return the labels of each annotator, sorted by name."""
-    groups: dict[str, list[StoredLabel]] = {}
-    for label in labels:
-        groups.setdefault(label.annotator, []).append(label)
-    return dict(sorted(groups.items()))
+    names = sorted({label.annotator for label in labels})
+    return {name: [label for label in labels if label.annotator == name] for name in names}
 
 
 def pairs_of_annotators(labels: Sequence[StoredLabel]) -> list[tuple[str, str, Agreement]]:
     """Return the agreement of all pairs of annotators with common items."""
     found = []
     for (a, labels_a), (b, labels_b) in combinations(by_annotator(labels).items(), 2):
-        shared = pairwise_agreement(labels_a, labels_b)
-        if shared is not None:
+        if (shared := pairwise_agreement(labels_a, labels_b)) is not None:
             found.append((a, b, shared))
     return found

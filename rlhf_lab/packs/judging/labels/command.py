@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.config.schema import did_you_mean, paths_and_options
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import json_lines, make_dir, write_text
+from rlhf_lab.core.types import Pair
+from rlhf_lab.data.formats import from_pair
 from rlhf_lab.data.reading import SUFFIXES
-from rlhf_lab.packs.judging.labels.export import FORMS, PAIRS, export
-from rlhf_lab.packs.judging.labels.items import draw
+from rlhf_lab.packs.judging.labels.items import FIRST, TIE, draw
 from rlhf_lab.packs.judging.labels.session import LabelSession
 from rlhf_lab.packs.judging.labels.sources import JUDGEMENTS, read_source
-from rlhf_lab.packs.judging.labels.store import LabelStore
+from rlhf_lab.packs.judging.labels.store import LabelStore, StoredLabel
+
+FORMS = PAIRS, LABELS = "pairs", "labels"
+
+
+class Exported(NamedTuple):
+    """Counts of an export: written rows, ties left out, and skips."""
+
+    rows: int
+    ties: int
+    skips: int
+
+
+def export(store: LabelStore, file: Path, form: str = PAIRS) -> Exported:
+    """Write the labels of all annotators to a JSONL file, one row per label. Skips are not written.
+
+    Args:
+        form: `pairs`: {prompt, chosen, rejected, annotator, seconds, item} as messages, without ties, in TRL's
+            conversational preference format, which keeps roles and tool calls; `labels`: {id, prompt_id, prompt, first,
+            second, names, winner, annotator, seconds} as text, with ties, in the form of judgements.
+    """
+    labels = store.labels()
+    rows = [_pair_row(label) for label in labels if label.winner != TIE] if form == PAIRS else map(_label_row, labels)
+    rows = list(rows)
+    make_dir(file.absolute().parent)
+    write_text(file, json_lines(rows, ensure_ascii=False))
+    return Exported(len(rows), len(labels) - len(rows), store.skips())
+
+
+def _pair_row(label: StoredLabel) -> dict[str, Any]:
+    item = label.item
+    chosen, rejected = (item.first, item.second) if label.winner == FIRST else (item.second, item.first)
+    (row,) = from_pair(Pair(item.prompt, chosen, rejected), "preference", conversational=True)
+    return {**row, "annotator": label.annotator, "seconds": label.seconds, "item": item.id}
+
+
+def _label_row(label: StoredLabel) -> dict[str, Any]:
+    item = {name: getattr(label.item, name) for name in ("id", "prompt_id", "prompt", "first", "second", "names")}
+    return {**item, "winner": label.winner, "annotator": label.annotator, "seconds": label.seconds}
+
 
 USAGE = "label needs a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
 EVALUATION = "evaluation.jsonl"
 STORE_SUFFIX = ".labels.sqlite"
-PORTS = range(1, 65536)
-NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")  # an amount of money, such as 27.50; no sign and no exponent
+NUMBERS = {"items": (1, math.inf), "seed": (0, math.inf), "port": (1, 65535)}
+AMOUNT = re.compile(r"\d{1,6}(\.\d{1,6})?")  # of money, such as 27.50; no sign and no exponent
 
 
 @dataclass
@@ -57,7 +99,8 @@ def run(arguments: Sequence[str]) -> None:
             raise ConfigError(
                 f"export={options.export} is the source or the label store, and would be overwritten; name another file"
             )
-        _export(LabelStore(path), file, options.format)
+        rows, ties, skips = export(LabelStore(path), file, options.format)
+        say(f"{file}: {rows} labels" + (f"; left out: {ties} ties, {skips} skips" if ties or skips else ""))
     else:
         _serve(source, path, options)
 
@@ -75,33 +118,21 @@ def audit_store_path(run: Path) -> Path:
 
 
 def _stem(source: Path) -> str:
-    """Return the name of a source without the suffix of its format."""
-    for suffix in (STORE_SUFFIX, *SUFFIXES):
-        if source.name.endswith(suffix):
-            return source.name.removesuffix(suffix)
-    return source.name
+    suffix = next((suffix for suffix in (STORE_SUFFIX, *SUFFIXES) if source.name.endswith(suffix)), "")
+    return source.name.removesuffix(suffix)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path, LabelOptions]:
-    """Parse the source and the options. Raises ConfigError with all problems."""
-    # the name of a file may contain an equals sign
-    sources = [word for word in arguments if "=" not in word or Path(word).exists()]
+    problems: list[str] = []
+    sources, words = paths_and_options(arguments, "label", [field.name for field in fields(LabelOptions)], problems)
     if len(sources) != 1:
         raise ConfigError(USAGE)
-    names = [field.name for field in fields(LabelOptions)]
     options = LabelOptions()
-    problems = []
-    for word in arguments:
-        if word in sources:
-            continue
-        name, _, text = word.partition("=")
-        if name not in names:
-            problems.append(f"{name} is not an option of label{did_you_mean(name, names)}")
-            continue
+    for name in words.keys() & vars(options).keys():
         try:
-            setattr(options, name, _value(name, text))
+            setattr(options, name, _value(name, words[name]))
         except ValueError as problem:
-            problems.append(f"{name}={text}: {problem}")
+            problems.append(f"{name}={words[name]}: {problem}")
     if problems:
         raise ConfigError(problems)
     return Path(sources[0]), options
@@ -111,20 +142,15 @@ def _value(name: str, text: str) -> Any:
     """Parse the value of an option. Raises ValueError with the expected form."""
     if not text:
         raise ValueError("it has no value")
-    if name in ("items", "seed", "port"):
-        number = int(text) if text.isdecimal() else -1
-        if name == "items" and number < 1:
-            raise ValueError("expected a number from 1")
-        if name == "seed" and number < 0:
-            raise ValueError("expected a number from 0")
-        if name == "port" and number not in PORTS:
-            raise ValueError("expected a number from 1 to 65535")
-        return number
+    if name in NUMBERS:
+        low, high = NUMBERS[name]
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise ValueError(f"expected a number from {low}" + (f" to {high}" if math.isfinite(high) else ""))
+        return int(text)
     if name == "usd_per_hour":
-        usd = float(text) if NUMBER.fullmatch(text) else 0.0
-        if not usd:
+        if not AMOUNT.fullmatch(text) or not float(text):
             raise ValueError("expected a number above 0, such as 30 or 27.50")
-        return usd
+        return float(text)
     if name == "open":
         if text not in ("true", "false"):
             raise ValueError("expected true or false")
@@ -134,16 +160,6 @@ def _value(name: str, text: str) -> Any:
     if name == "format" and text not in FORMS:
         raise ValueError(f"expected {' or '.join(FORMS)}{did_you_mean(text, list(FORMS))}")
     return text
-
-
-def _export(store: LabelStore, file: Path, form: str) -> None:
-    written = export(store, file, form)
-    left_out = f"; left out: {written.ties} ties, {written.skips} skips" if written.ties or written.skips else ""
-    console.print(
-        f"{file}: {written.rows} labels{left_out}",
-        markup=False,
-        soft_wrap=True,
-    )
 
 
 def _serve(source: Path, path: Path, options: LabelOptions) -> None:
@@ -174,11 +190,8 @@ def _serve(source: Path, path: Path, options: LabelOptions) -> None:
         if options.open:
             webbrowser.open(url)
 
-    # the command that exports these labels, for the page and the console
-    words = ["python", "-m", "rlhf_lab", "label", str(source)]
-    if options.to:
-        words.append(f"to={options.to}")
-    words.append(f"export={_stem(source.absolute())}.labels.jsonl")
+    to = [f"to={options.to}"] if options.to else []
+    words = ["python", "-m", "rlhf_lab", "label", str(source), *to, f"export={_stem(source.absolute())}.labels.jsonl"]
     export_command = shlex.join(words)
     serve(session, port=options.port, export_command=export_command, announce=announce)
     for line in session.summary():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any
 
 FIRST, SECOND, TIE = "first", "second", "tie"
 WINNERS = (FIRST, SECOND, TIE)
@@ -21,7 +21,6 @@ class LabelItem:
         id: unique id in the source, the same whenever the source is read.
         prompt_id: id of the prompt; labels of one prompt are not independent.
         prompt: transcript that ends where the responses start.
-        first, second: the responses.
         names: authors of `first` and `second`.
         winner: the judge's verdict: first, second or tie; None without a verdict. Hidden until the item is labelled.
         score: the judge's probability that `first` is better, in [0, 1]; None if it gives none.
@@ -36,14 +35,13 @@ class LabelItem:
     winner: str | None = None
     score: float | None = None
 
-    def to_row(self) -> dict[str, Any]:
-        """Return the item as JSON values; inverse of `from_row`."""
-        return asdict(self)
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> LabelItem:
-        # JSON has no tuples
-        return cls(**{**row, "names": tuple(row["names"])})
+    def from_json(cls, text: str) -> LabelItem:
+        row = json.loads(text)
+        return cls(**{**row, "names": tuple(row["names"])})  # JSON has no tuples
 
 
 def digest(*parts: object) -> str:
@@ -68,5 +66,4 @@ def shown_first(item_id: str, seed: int, annotator: str) -> str:
 
 
 def other_side(side: str) -> str:
-    """Return the opposite side."""
     return SECOND if side == FIRST else FIRST

@@ -106,12 +106,7 @@ def _is_short(length: str) -> bool:
 
 
 def build_app(session: LabelSession, token: str, port: int, export_command: str) -> ASGIApp:
-    """Return the web application of the page, wrapped in `Guard`, which admits only requests with the token.
-
-    Args:
-        port: port on which it will be served.
-        export_command: command shown when everything is labelled.
-    """
+    """Return the web application of the page, wrapped in `Guard`, which admits only requests with the token."""
 
     async def page(request: Request) -> Response:
         # only the page's own script and style, which carry the nonce, may run
@@ -168,7 +163,6 @@ async def _body(request: Request, **types: Any) -> dict[str, Any] | None:
 
 
 def _saved(session: LabelSession, save: Callable[[], None]) -> Response:
-    """Return the state after saving, or the reason if nothing was saved."""
     try:
         save()
     except OutOfDate as reason:
@@ -189,19 +183,8 @@ def _template() -> Any:
     return environment.get_template("label.html.j2")
 
 
-def serve(
-    session: LabelSession,
-    *,
-    port: int | None,
-    export_command: str,
-    announce: Callable[[str], None],
-) -> None:
-    """Serve the page until Ctrl-C or SIGTERM.
-
-    Args:
-        port: port to use; None selects a free one.
-        announce: receives the URL, token included, when the page can be opened.
-    """
+def serve(session: LabelSession, *, port: int | None, export_command: str, announce: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C or SIGTERM, at a free port if None. `announce` receives the URL with the token."""
     listener = _listen(port)
     actual_port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24)

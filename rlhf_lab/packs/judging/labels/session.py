@@ -14,12 +14,7 @@ from rlhf_lab.packs.judging.labels.items import SECOND, TIE, LabelItem, other_si
 from rlhf_lab.packs.judging.labels.store import LabelStore
 from rlhf_lab.statistics.estimates import format_estimate
 
-SPEAKERS = {
-    "user": "Person",
-    "assistant": "Assistant",
-    "system": "System",
-    "tool": "Tool",
-}
+SPEAKERS = {"user": "Person", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 LEAST_LABELS = 10
 """Minimum number of labels before the page offers agreement statistics."""
 
@@ -29,8 +24,6 @@ class LabelSession:
     """Labelling session of one annotator: gives the next item to show and stores the answers.
 
     Attributes:
-        store: the label store.
-        annotator: name of the annotator.
         seed: seed that determines which response is shown as number 1.
         judge: name of the source of the items' winners, in words.
         usd_per_hour: pay of the annotator in USD, for the cost of a label; 0 if unknown.
@@ -57,34 +50,22 @@ class LabelSession:
         }
 
     def _shown(self, item: LabelItem) -> dict[str, Any]:
-        conversation = to_conversation(item.prompt)
-        turns = [_turn(message) for message in conversation.messages]
-        # tool definitions are shown above the conversation
-        if conversation.tools:
-            turns.insert(0, {"speaker": "Tools", "text": _json(conversation.tools), "calls": ""})
-        # show the responses in this annotator's random order
+        messages, tools = to_conversation(item.prompt)
+        shown_tools = [{"speaker": "Tools", "text": _json(tools), "calls": ""}] if tools else []
         responses = [item.first, item.second]
         if shown_first(item.id, self.seed, self.annotator) == SECOND:
             responses.reverse()
         return {
             "id": item.id,
-            "prompt": turns,
+            "prompt": [*shown_tools, *map(_turn, messages)],
             "replies": [_turn(response_message(response)) for response in responses],
         }
 
     def answer(self, event: str, item_id: str, choice: str, seconds: float) -> None:
         """Store an answer: "1" or "2" is the response shown there, else "tie" or "skip". Raises OutOfDate."""
         shown = shown_first(item_id, self.seed, self.annotator)
-        # translate the button into the side of the item
         winner = {"1": shown, "2": other_side(shown), "tie": TIE, "skip": None}[choice]
-        self.store.label(
-            event,
-            self.annotator,
-            item_id,
-            winner=winner,
-            shown=shown,
-            seconds=round(seconds, 3),
-        )
+        self.store.label(event, self.annotator, item_id, winner=winner, shown=shown, seconds=round(seconds, 3))
 
     def undo(self, event: str, undoes: int) -> None:
         """Undo the last answer. Raises OutOfDate."""
@@ -94,26 +75,16 @@ class LabelSession:
         """Return, as text, the agreement with the judge and between annotators, and the judge's calibration."""
         labels = self.store.labels()
         rows = []
-        # each annotator against the judge, then annotators against each other
         for name, provided in agreement.by_annotator(labels).items():
-            judged = agreement.with_judge(provided)
-            if judged is not None:
+            if (judged := agreement.with_judge(provided)) is not None:
                 rows.append(_row(f"{name} and {self.judge}", judged))
         rows += [_row(f"{a} and {b}", shared) for a, b, shared in agreement.pairs_of_annotators(labels)]
         calibration = []
-        for level in agreement.calibration(labels):
-            row = {
-                "confidence": f"{level.confidence:.2f}",
-                "agreement": format_estimate(level.agreement),
-                "n": level.agreement.n,
-            }
-            calibration.append(row)
-        left_rows = []
-        for name, provided in agreement.by_annotator(labels).items():
-            left = agreement.left_chosen(provided)
-            if left.n:
-                left_rows.append({"annotator": name, "share": format_estimate(left), "n": left.n})
-        return {"agreement": rows, "calibration": calibration, "left": left_rows}
+        for confidence, rate in agreement.calibration(labels):
+            calibration.append({"confidence": f"{confidence:.2f}", "agreement": format_estimate(rate), "n": rate.n})
+        lefts = {name: agreement.left_chosen(own) for name, own in agreement.by_annotator(labels).items()}
+        left = [{"annotator": name, "share": format_estimate(e), "n": e.n} for name, e in lefts.items() if e.n]
+        return {"agreement": rows, "calibration": calibration, "left": left}
 
     def summary(self) -> list[str]:
         """Return lines on this annotator's progress and on the agreement so far."""
@@ -131,8 +102,7 @@ class LabelSession:
         if progress.labelled < LEAST_LABELS:
             return lines
         for row in self.figures()["agreement"]:
-            statistics = f"same answer {row['same']}, κ {row['kappa']}, n={row['n']}"
-            lines.append(f"{row['who']}: {statistics}")
+            lines.append(f"{row['who']}: same answer {row['same']}, κ {row['kappa']}, n={row['n']}")
         return lines
 
 
@@ -147,16 +117,11 @@ def _row(who: str, rated: agreement.Agreement) -> dict[str, Any]:
 
 
 def _turn(message: Message) -> dict[str, str]:
-    """Return one turn as the page shows it."""
     speaker = SPEAKERS[message["role"]]
     if message.get("name"):
         speaker += f" {message['name']}"
     calls = message.get("tool_calls")
-    return {
-        "speaker": speaker,
-        "text": message["content"],
-        "calls": _json(calls) if calls else "",
-    }
+    return {"speaker": speaker, "text": message["content"], "calls": _json(calls) if calls else ""}
 
 
 def _json(values: Sequence[Any]) -> str:

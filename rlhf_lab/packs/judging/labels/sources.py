@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,7 +22,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, RowProblem, SourceRow, describe, is_text_list, text_column
+from rlhf_lab.data.rows import BadRows, RowProblem, describe, is_text_list, text_column
 from rlhf_lab.data.split_rows import IDENTICAL
 from rlhf_lab.data.transcript import as_prompt, to_conversation
 from rlhf_lab.packs.judging.judges.sources import OTHER_PROMPT
@@ -43,7 +43,6 @@ class ItemSource:
 
     Attributes:
         judge: name of the source of `LabelItem.winner`, in words.
-        items: the items to label.
         left_out: reason → number of comparisons left out.
     """
 
@@ -65,8 +64,7 @@ def read_source(path: Path, policies: str | None = None) -> ItemSource:
     Args:
         policies: "A,B": the policies of a run to compare; None is the starting policy and the run's own.
 
-    Raises:
-        DataError: there is nothing to label, or a row has another form.
+    Raises DataError if there is nothing to label, or a row has another form.
     """
     if path.is_dir() and (policies or not (path / JUDGEMENTS).is_file()):
         source = _read_run(read_run(find_run(path)), policies)
@@ -76,8 +74,7 @@ def read_source(path: Path, policies: str | None = None) -> ItemSource:
         source = _read_file(path / JUDGEMENTS if path.is_dir() else path)
     _keep_one_of_each(source)
     if not source.items:
-        counted = [f"{count} {reason}" for reason, count in source.left_out.items()]
-        reasons = ", ".join(counted) or "it has no rows"
+        reasons = ", ".join(f"{count} {reason}" for reason, count in source.left_out.items()) or "it has no rows"
         raise DataError(f"{path}: nothing is left to label ({reasons}); name another file or other policies")
     return source
 
@@ -93,9 +90,6 @@ def _keep_one_of_each(source: ItemSource) -> None:
     source.items = list(items.values())
 
 
-# Runs
-
-
 def _read_run(run: StoredRun, policies: str | None) -> ItemSource:
     """Pair response i of one policy with response i of the other, for every prompt that both answered.
 
@@ -104,10 +98,9 @@ def _read_run(run: StoredRun, policies: str | None) -> ItemSource:
     """
     # rows of the two policies whose responses answer their prompts
     names = _choose_policies(run, policies)
-    rows = run.evaluation[run.evaluation["policy"].isin(names)]
+    rows = run.evaluation[run.evaluation["policy"].isin(names)].copy()
     if "part" in rows:
-        rows = rows[~rows["part"].isin(OTHER_PROMPT)]
-    rows = rows.copy()
+        rows = rows[~rows["part"].isin(OTHER_PROMPT)].copy()
     # only the last response of an episode is stored as `response`
     if "turns" in rows and (rows["turns"] > 1).any():
         raise DataError(
@@ -128,23 +121,10 @@ def _read_run(run: StoredRun, policies: str | None) -> ItemSource:
             source.left_out["reply of one policy only"] += 1
             continue
         first, second = (row_by_policy[name] for name in names)
-        source.add(
-            LabelItem(
-                id=digest(
-                    prompt_id,
-                    sample,
-                    *names,
-                    first["response"],
-                    second["response"],
-                ),
-                prompt_id=prompt_id,
-                prompt=as_prompt(first["prompt"]),
-                first=first["response"],
-                second=second["response"],
-                names=names,
-                winner=_higher(first.get("proxy"), second.get("proxy")),
-            )
-        )
+        replies = first["response"], second["response"]
+        item_id = digest(prompt_id, sample, *names, *replies)
+        winner = _higher(first.get("proxy"), second.get("proxy"))
+        source.add(LabelItem(item_id, prompt_id, as_prompt(first["prompt"]), *replies, names, winner))
     return source
 
 
@@ -179,13 +159,12 @@ def _higher(first: float | None, second: float | None) -> str | None:
     return FIRST if first > second else SECOND
 
 
-# Files
-
-
 def _read_file(file: Path) -> ItemSource:
     bad = BadRows(str(file), limit=sys.maxsize)  # only count here; the error below has a more suitable hint
     source = ItemSource("the judge" if file.name == JUDGEMENTS else "the labels of the file")
-    for row in _rows_of(file, bad):
+    if not file.is_file():
+        raise DataError(f"{file} does not exist; name a run directory, {JUDGEMENTS} or a file of pairs")
+    for row in read_rows(str(file), bad):
         try:
             _read_row(row.values, source)
         except (RowProblem, DataError) as problem:
@@ -196,12 +175,6 @@ def _read_file(file: Path) -> ItemSource:
             f"{location}: {bad.count} rows are not JSON objects, the first in line {number}; correct or remove them"
         )
     return source
-
-
-def _rows_of(file: Path, bad: BadRows) -> Iterator[SourceRow]:
-    if not file.is_file():
-        raise DataError(f"{file} does not exist; name a run directory, {JUDGEMENTS} or a file of pairs")
-    return read_rows(str(file), bad)
 
 
 def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
@@ -217,51 +190,28 @@ def _read_row(values: Mapping[str, Any], source: ItemSource) -> None:
     else:
         raise RowProblem(f"the row has the columns {', '.join(map(repr, values)) or 'none'}; expected {COLUMNS}")
     # reuse the parser of data=pairs, so that the same rows are accepted and dropped
-    columns = Pairs(
-        path="-",
-        prompt="prompt" if "prompt" in values else "",
-        chosen=sides[0],
-        rejected=sides[1],
-    )
+    columns = Pairs(path="-", prompt="prompt" if "prompt" in values else "", chosen=sides[0], rejected=sides[1])
     split = parse_row(values, columns)
     if split.drop:
         source.left_out[split.drop] += 1
         return
-    source.add(
-        LabelItem(
-            id=digest(split.prompt, split.chosen, split.rejected),
-            prompt_id=digest(split.prompt),
-            prompt=split.prompt,
-            first=split.chosen,
-            second=split.rejected,
-            names=sides,
-            winner=FIRST if sides[0] == "chosen" else None,
-        )
-    )
+    texts = split.prompt, split.chosen, split.rejected
+    winner = FIRST if sides[0] == "chosen" else None
+    source.add(LabelItem(digest(*texts), digest(split.prompt), *texts, sides, winner))
 
 
 def _judgement(values: Mapping[str, Any]) -> LabelItem:
     prompt = as_prompt(text_column(values, "prompt"))
     to_conversation(prompt)  # raise DataError for an invalid transcript now, not later in the page or the export
-    first = text_column(values, "first")
-    second = text_column(values, "second")
-    winner = values.get("winner")
-    score = values.get("score")
+    first, second = text_column(values, "first"), text_column(values, "second")
+    winner, score, prompt_id = values.get("winner"), values.get("score"), values.get("prompt_id")
     if winner not in (*WINNERS, None):
         raise RowProblem(f"column 'winner' is {describe(winner)}; expected first, second, tie or null")
     if score is not None and not (isinstance(score, int | float) and 0 <= score <= 1):
         raise RowProblem(f"column 'score' is {describe(score)}; expected a number from 0 to 1, or null")
-    prompt_id = values.get("prompt_id")
     names = values.get("names") or [FIRST, SECOND]
     if not is_text_list(names) or len(names) != 2:
         raise RowProblem(f"column 'names' is {describe(names)}; expected two texts: the authors of first and second")
-    return LabelItem(
-        id=str(values.get("id") or digest(prompt, first, second, names)),
-        prompt_id=digest(prompt) if prompt_id is None else str(prompt_id),
-        prompt=prompt,
-        first=first,
-        second=second,
-        names=(names[0], names[1]),
-        winner=winner,
-        score=score,
-    )
+    item_id = str(values.get("id") or digest(prompt, first, second, names))
+    prompt_id = digest(prompt) if prompt_id is None else str(prompt_id)
+    return LabelItem(item_id, prompt_id, prompt, first, second, (names[0], names[1]), winner, score)

@@ -10,17 +10,15 @@ An event is on disk when `label` or `undo` returns: the write-ahead log is flush
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rlhf_lab.core.database import WellFormedConnection, write_ahead
+from rlhf_lab.core.database import WellFormedConnection, transaction, write_ahead
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import make_dir
 from rlhf_lab.packs.judging.labels.items import LabelItem
@@ -63,8 +61,6 @@ class StoredLabel:
     """One annotator's answer to one item.
 
     Attributes:
-        item: the item.
-        annotator: name of the annotator.
         winner: first, second or tie, in terms of the item, independent of the order on the page.
         shown: the response that was shown as number 1: first or second.
         seconds: seconds from showing the item to the answer.
@@ -123,7 +119,7 @@ class LabelStore:
         write_ahead(self._connection, BUSY_S)
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.execute("PRAGMA foreign_keys=ON")
-        with self._writing():
+        with transaction(self._connection):
             if self._value("SELECT count(*) FROM sqlite_master") == 0:
                 # `executescript` commits first, so a killed process could leave an incomplete store
                 for statement in _statements(SCHEMA):
@@ -137,8 +133,6 @@ class LabelStore:
     def close(self) -> None:
         self._connection.close()
 
-    # Items to label
-
     def start(self, items: Sequence[LabelItem], seed: int) -> None:
         """Start a labelling session with these items, in this order. Items of earlier sessions keep their labels.
 
@@ -150,7 +144,7 @@ class LabelStore:
             raise ConfigError(
                 f"seed={seed}: {self.path} was started with seed={stored}; use that seed, or to=ANOTHER.sqlite"
             )
-        with self._writing():
+        with transaction(self._connection):
             self._require_same_texts(items)
             self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', ?)", (str(seed),))
             # items of an earlier start leave the selection, but their labels stay
@@ -158,10 +152,7 @@ class LabelStore:
             self._connection.executemany(
                 "INSERT INTO items VALUES (?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET place = excluded.place, row = excluded.row",
-                [
-                    (item.id, position, json.dumps(item.to_row(), ensure_ascii=False))
-                    for position, item in enumerate(items)
-                ],
+                [(item.id, position, item.to_json()) for position, item in enumerate(items)],
             )
 
     def add(self, items: Sequence[LabelItem]) -> int:
@@ -169,20 +160,19 @@ class LabelStore:
 
         Returns the number of these items that nobody has answered or skipped. Raises ConfigError as `start` does.
         """
-        with self._writing():
+        with transaction(self._connection):
             self._require_same_texts(items)
             self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', '0')")
             self._connection.executemany(
                 "INSERT OR IGNORE INTO items VALUES (?, (SELECT coalesce(max(place), -1) + 1 FROM items), ?)",
-                [(item.id, json.dumps(item.to_row(), ensure_ascii=False)) for item in items],
+                [(item.id, item.to_json()) for item in items],
             )
         answered = self.first_answers()
         return sum(item.id not in answered for item in items)
 
     def _require_same_texts(self, items: Sequence[LabelItem]) -> None:
         rows = self._connection.execute("SELECT row FROM items").fetchall()
-        stored = [LabelItem.from_row(json.loads(row)) for (row,) in rows]
-        by_id = {item.id: item for item in stored}
+        by_id = {item.id: item for item in (LabelItem.from_json(row) for (row,) in rows)}
         for item in items:
             earlier = by_id.get(item.id, item)
             if (earlier.prompt, earlier.first, earlier.second) != (item.prompt, item.first, item.second):
@@ -203,21 +193,10 @@ class LabelStore:
             "AND id NOT IN (SELECT item FROM standing WHERE annotator = ?) ORDER BY place LIMIT 1",
             annotator,
         )
-        if row is None:
-            return None
-        return LabelItem.from_row(json.loads(row))
-
-    # Answers
+        return None if row is None else LabelItem.from_json(row)
 
     def label(
-        self,
-        event: str,
-        annotator: str,
-        item_id: str,
-        *,
-        winner: str | None,
-        shown: str,
-        seconds: float,
+        self, event: str, annotator: str, item_id: str, *, winner: str | None, shown: str, seconds: float
     ) -> None:
         """Append a label or a skip. Repeating an event changes nothing.
 
@@ -225,10 +204,9 @@ class LabelStore:
             event: id that the page creates for the answer and repeats with a retry.
             winner: first, second or tie; None is a skip.
 
-        Raises:
-            OutOfDate: this annotator has answered the item already, or there is no such item.
+        Raises OutOfDate if this annotator has answered the item already, or there is no such item.
         """
-        with self._writing():
+        with transaction(self._connection):
             if self._has(event):
                 return
             if self._value("SELECT 1 FROM items WHERE id = ?", item_id) is None:
@@ -245,7 +223,7 @@ class LabelStore:
 
         Raises OutOfDate if it is not the last answer.
         """
-        with self._writing():
+        with transaction(self._connection):
             if self._has(event):
                 return
             if self.last_answer(annotator) != undoes:
@@ -266,15 +244,12 @@ class LabelStore:
         return self._value("SELECT 1 FROM events WHERE event = ?", event) is not None
 
     def _append(self, *values: object) -> None:
-        event, item_id, annotator, kind, winner, shown, seconds, undoes = values
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._connection.execute(
-            "INSERT INTO events (event, item, annotator, kind, winner, shown, seconds, time, undoes) "
+            "INSERT INTO events (event, item, annotator, kind, winner, shown, seconds, undoes, time) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (event, item_id, annotator, kind, winner, shown, seconds, time, undoes),
+            (*values, time),
         )
-
-    # Reading
 
     def labels(self) -> list[StoredLabel]:
         """Return the valid labels of all annotators, in chronological order."""
@@ -282,11 +257,7 @@ class LabelStore:
             "SELECT items.row, annotator, winner, shown, seconds, time FROM standing JOIN items ON items.id = item "
             "WHERE kind = 'label' ORDER BY number"
         )
-        labels = []
-        for row, *values in rows:
-            item = LabelItem.from_row(json.loads(row))
-            labels.append(StoredLabel(item, *values))
-        return labels
+        return [StoredLabel(LabelItem.from_json(row), *values) for row, *values in rows]
 
     def first_answers(self) -> dict[str, str | None]:
         """Return id of an item → the first label that it was given; None if everyone who saw it skipped it."""
@@ -316,21 +287,8 @@ class LabelStore:
         )
 
     def _value(self, query: str, *values: object) -> Any:
-        """Return the first column of the first row; None if there is no row."""
         row = self._connection.execute(query, values).fetchone()
         return None if row is None else row[0]
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Open a transaction: on disk when the block ends, rolled back if it fails."""
-        self._connection.execute("BEGIN IMMEDIATE")  # lock first: what the block reads stays true
-        try:
-            yield
-        except BaseException:
-            if self._connection.in_transaction:  # SQLite rolls back by itself if the disk is full
-                self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
 
 def _statements(script: str) -> Iterator[str]:

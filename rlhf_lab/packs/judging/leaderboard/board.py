@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +16,6 @@ from numpy.typing import ArrayLike
 from rlhf_lab.core.errors import DataError, NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.leaderboard.judgements import SCORES, JudgementRow, Judgements, LabelRow
-from rlhf_lab.packs.judging.leaderboard.style import length_difference, style_differences
 from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa, krippendorff_alpha, percent_agreement
 from rlhf_lab.packs.judging.statistics.judge_bias import (
     ChoiceModel,
@@ -33,6 +34,49 @@ from rlhf_lab.packs.judging.statistics.win_rates import (
 )
 from rlhf_lab.statistics.estimates import Estimate, win_or_tie
 
+# Markdown syntax at the start of a line, or in pairs of markers
+LIST_ITEM = re.compile(r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+\S", re.MULTILINE)
+BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")  # within a line
+HEADER = re.compile(r"^#{1,6}[ \t]+\S", re.MULTILINE)
+# blocks of code, of which the last may have no end, and code within a line
+CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+STYLE: dict[str, Callable[[str], int]] = {
+    "length": len,
+    "lists": lambda text: _count_outside_code(LIST_ITEM, text),
+    "bold": lambda text: _count_outside_code(BOLD, text),
+    "headers": lambda text: _count_outside_code(HEADER, text),
+}
+"""Name → count in a response. Length is in characters, which need no tokenizer and exist in every language."""
+
+
+def _count_outside_code(pattern: re.Pattern[str], text: str) -> int:
+    # "# comment" and "__init__" are no Markdown in code
+    return len(pattern.findall(CODE.sub("", text)))
+
+
+def style_differences(first: Sequence[str], second: Sequence[str]) -> dict[str, FloatArray]:
+    """Return name → (N,) (a − b)/(a + b) of the counts a and b in the two responses; 0 if both are 0.
+
+    The difference is relative, from −1 to 1, because a hundred more characters matter less in a long response.
+    """
+    # counts are integers, so 1 replaces only a sum of 0
+    differences = {}
+    for name, count in STYLE.items():
+        first_N, second_N = _counts(count, first), _counts(count, second)
+        differences[name] = (first_N - second_N) / np.maximum(first_N + second_N, 1)
+    return differences
+
+
+def length_difference(first: Sequence[str], second: Sequence[str]) -> FloatArray:
+    """Return (N,) the characters of the first response minus those of the second."""
+    return _counts(len, first) - _counts(len, second)
+
+
+def _counts(count: Callable[[str], int], texts: Sequence[str]) -> FloatArray:
+    return np.array([count(text) for text in texts], dtype=np.float64)
+
+
 IDENTICAL = "of identical responses"
 OUTCOMES = {score: outcome for outcome, score in SCORES.items()}
 """Score of the first response → outcome."""
@@ -43,7 +87,6 @@ class Player:
     """One player of a leaderboard: a policy whose responses were judged.
 
     Attributes:
-        name: name of the player.
         prompts, comparisons: number of prompts and comparisons with a score.
         unscored: reason → number of comparisons without a score.
         win_rate, length_controlled: win rate against the baseline; None for the baseline itself and for a player that
@@ -94,17 +137,12 @@ class Board:
 
     Attributes:
         players: players with a strength first, strongest first.
-        baseline: the player that win rates are against.
-        ranking: strengths.
-        styled: strengths at equal style; None if they cannot be fitted.
-        style_problem: reason why `styled` is None, or "".
+        styled, style_problem: strengths at equal style, or None and the reason why they cannot be fitted.
         position: the judge's position bias, without identical responses, which no judge sees.
-        comparisons, prompts: counts over all judgements.
         unscored: reason → number of judgements.
         with_itself: number of judgements of two responses by one player, which count for the position bias only.
         repeated: number of duplicate rows, which are left out.
         unfinished: files of judgements that are not complete.
-        people: comparison with people's labels; None without labels.
     """
 
     players: tuple[Player, ...]
@@ -134,14 +172,12 @@ def build_board(
 
     Args:
         labels: people's labels of some of these comparisons.
-        baseline: player that win rates are against; None is the first player of the file.
+        baseline: player that win rates are against; None is the first player of the files.
         judge: player whose model is also the judge, for self-preference; None is no player.
         prior_sd: standard deviation in logits of a Gaussian prior on strengths; None is no prior.
 
-    Raises:
-        DataError: there are fewer than two players, or a name is not a player.
+    Raises DataError if there are fewer than two players, or a name is not a player.
     """
-    # identical responses everywhere say nothing about who is better
     judged = _unscore_identical_sides(judgements.rows)
     rows = [row for row in judged if row.names[0] != row.names[1]]
     names = list(dict.fromkeys(name for row in rows for name in row.names))
@@ -172,30 +208,15 @@ def build_board(
         with_itself=len(judgements.rows) - len(rows),
         repeated=judgements.repeated,
         unfinished=tuple(map(str, judgements.unfinished)),
-        people=_people(
-            rows,
-            labels,
-            scores_of_people,
-            people_N,
-            judge,
-        )
-        if labels
-        else None,
+        people=_people(rows, labels, scores_of_people, people_N, judge) if labels else None,
     )
 
 
 def _unscore_identical_sides(rows: Sequence[JudgementRow]) -> list[JudgementRow]:
     """Return the judgements. If the responses of two players never differ, their judgements become unscored."""
     differ = {frozenset(row.names) for row in rows if row.first != row.second}
-    judged = []
-    for row in rows:
-        if frozenset(row.names) not in differ:
-            no_score = math.nan
-            row = dataclasses.replace(
-                row, score=no_score, shown_first=no_score, shown_second=no_score, unscored=IDENTICAL
-            )
-        judged.append(row)
-    return judged
+    none: dict[str, Any] = {**dict.fromkeys(("score", "shown_first", "shown_second"), math.nan), "unscored": IDENTICAL}
+    return [row if frozenset(row.names) in differ else dataclasses.replace(row, **none) for row in rows]
 
 
 def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:
@@ -205,13 +226,10 @@ def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking
     scores = [row.score for row in rows]
     prompts = [row.prompt for row in rows]
     ranking = rank(comparisons(firsts, seconds, scores, prompts), prior_sd=prior_sd)
-    first_texts = [row.first for row in rows]
-    differences = style_differences(first_texts, [row.second for row in rows])
-    # style is fitted among the rated players only
+    differences = style_differences([row.first for row in rows], [row.second for row in rows])
     rated = set(ranking.order)
-    # a style column that is 0 in all rated comparisons has no finite coefficient
-    counts = [set(row.names) <= rated and not math.isnan(row.score) for row in rows]
-    counts_N = np.array(counts, dtype=bool)
+    # a style column that is 0 in all comparisons of rated players has no finite coefficient
+    counts_N = np.array([set(row.names) <= rated and not math.isnan(row.score) for row in rows], dtype=bool)
     style = {name: column for name, column in differences.items() if column[counts_N].any()}
     if not rated:
         return ranking, None, "no player can be rated"
@@ -236,21 +254,16 @@ def match_labels(rows: Sequence[JudgementRow], labels: Sequence[LabelRow]) -> li
         if label.first != label.second:
             # a label in the other order counts with the mirrored score
             by_texts[label.prompt, label.second, label.first].append((label.annotator, 1 - label.score))
-    matched = []
-    for row in rows:
-        scores: Scores = defaultdict(list)
+    matched: list[Scores] = [defaultdict(list) for _ in rows]
+    for scores, row in zip(matched, rows, strict=True):
         for annotator, score in by_texts.get((row.prompt, row.first, row.second), ()):
             scores[annotator].append(score)
-        matched.append(dict(scores))
     return matched
 
 
 def _mean_over_people(scores: Scores) -> float:
     """Return the mean score in which every annotator counts once; NaN without annotators."""
-    if not scores:
-        return math.nan
-    means = [np.mean(values) for values in scores.values()]
-    return float(np.mean(means))
+    return float(np.mean([np.mean(values) for values in scores.values()])) if scores else math.nan
 
 
 def _player(name: str, baseline: str, rows: Sequence[JudgementRow], people_N: FloatArray) -> Player:
@@ -267,13 +280,12 @@ def _player(name: str, baseline: str, rows: Sequence[JudgementRow], people_N: Fl
     if not against:
         return player
     # turn all comparisons so that the player is the first side
-    sign_n = np.array([1 if rows[number].names[0] == name else -1 for number in against])
-    prompts = [rows[number].prompt for number in against]
-    score_n = _turned([rows[number].score for number in against], sign_n)
+    compared = [rows[number] for number in against]
+    sign_n = np.array([1 if row.names[0] == name else -1 for row in compared])
+    prompts = [row.prompt for row in compared]
+    score_n = _turned([row.score for row in compared], sign_n)
     people_n = _turned(people_N[against], sign_n)
-    firsts = [rows[n].first for n in against]
-    seconds = [rows[n].second for n in against]
-    length_n = sign_n * length_difference(firsts, seconds)
+    length_n = sign_n * length_difference([row.first for row in compared], [row.second for row in compared])
     return dataclasses.replace(
         player,
         win_rate=win_rate(score_n, prompts),
@@ -288,10 +300,8 @@ def _turned(score_N: ArrayLike, sign_N: np.ndarray) -> FloatArray:
 
 
 def _position(rows: Sequence[JudgementRow]) -> PositionBias:
-    compared = [row for row in rows if row.first != row.second]
-    shown_first = [row.shown_first for row in compared]
-    shown_second = [row.shown_second for row in compared]
-    return position_bias(shown_first, shown_second, [row.prompt for row in compared])
+    rows = [row for row in rows if row.first != row.second]
+    return position_bias([r.shown_first for r in rows], [r.shown_second for r in rows], [r.prompt for r in rows])
 
 
 def _people(
@@ -309,29 +319,22 @@ def _people(
             "no label of a person matches a judged comparison: prompt, first and second must be the same texts, in "
             "either order of the two responses"
         )
-    prompts = [row.prompt for row in rows]
-    judge_N = np.array([row.score for row in rows])
     annotators = sorted({name for scores in scores_of_people for name in scores})
-    # nominal labels of the judge and of the majority, None for unscored
-    judged = [_label(score) for score in judge_N]
-    majority = [_majority(score) for score in people_N]
-    # a row of labels per annotator, None for comparisons without one
-    by_annotator = []
-    for name in annotators:
-        means = [float(np.mean(scores[name])) if name in scores else math.nan for scores in scores_of_people]
-        by_annotator.append([_label(mean) for mean in means])
     # restrict everything to labelled comparisons: other judgements are not "unscored" here
     labelled = [index for index, score in enumerate(people_N) if not math.isnan(score)]
-    prompts_n = [prompts[number] for number in labelled]
-    judged_n = [judged[n] for n in labelled]
-    majority_n = [majority[n] for n in labelled]
-    raters = [[row[number] for number in labelled] for row in (judged, *by_annotator)]
-    judge_n = judge_N[labelled]
+    rows = [rows[number] for number in labelled]
     people_n = people_N[labelled]
-    firsts = [rows[n].first for n in labelled]
-    seconds = [rows[n].second for n in labelled]
-    length_n = length_difference(firsts, seconds)
-    own_n = _own(rows, judge)[labelled]
+    prompts_n = [row.prompt for row in rows]
+    judge_n = np.array([row.score for row in rows])
+    # nominal labels of the judge, of the majority, and of each annotator; None for unscored
+    judged_n = [_label(score) for score in judge_n]
+    majority_n = [_majority(score) for score in people_n]
+    by_annotator = []
+    for name in annotators:
+        given = [scores_of_people[number].get(name) for number in labelled]
+        by_annotator.append([_label(float(np.mean(scores))) if scores else None for scores in given])
+    length_n = length_difference([row.first for row in rows], [row.second for row in rows])
+    own_n = _own(rows, judge)
     return People(
         matched=matched,
         unmatched=len(labels) - matched,
@@ -339,24 +342,20 @@ def _people(
         annotators=len(annotators),
         agreement=percent_agreement(judged_n, majority_n, prompts_n),
         kappa=cohen_kappa(judged_n, majority_n, prompts_n),
-        alpha=krippendorff_alpha(raters, prompts_n),
-        alpha_of_people=krippendorff_alpha(raters[1:], prompts_n) if len(annotators) > 1 else None,
+        alpha=krippendorff_alpha([judged_n, *by_annotator], prompts_n),
+        alpha_of_people=krippendorff_alpha(by_annotator, prompts_n) if len(annotators) > 1 else None,
         longer=excess_preference(judge_n, people_n, _kind(length_n), prompts_n),
         own=excess_preference(judge_n, people_n, _kind(own_n), prompts_n) if judge else None,
-        choices=_choices([rows[n] for n in labelled], people_n, length_n, own_n if judge else None),
+        choices=_choices(rows, people_n, length_n, own_n if judge else None),
     )
 
 
 def _label(score: float) -> str | None:
-    """Return the outcome of a judgement. There is a winner only if both orders agree."""
     return None if math.isnan(score) else OUTCOMES.get(score, "tie")
 
 
 def _majority(score: float) -> str | None:
-    """Return the answer of the majority of people; None without labels."""
-    if math.isnan(score):
-        return None
-    return OUTCOMES[float(win_or_tie(score - 0.5))]
+    return None if math.isnan(score) else OUTCOMES[float(win_or_tie(score - 0.5))]
 
 
 def _own(rows: Sequence[JudgementRow], judge: str | None) -> FloatArray:
@@ -372,14 +371,9 @@ def _kind(difference_N: FloatArray) -> FloatArray:
 
 
 def _choices(
-    rows: Sequence[JudgementRow],
-    people_N: FloatArray,
-    length_N: FloatArray,
-    own_N: FloatArray | None,
+    rows: Sequence[JudgementRow], people_N: FloatArray, length_N: FloatArray, own_N: FloatArray | None
 ) -> ChoiceModel:
-    """Fit `choice_model` to the judge's single votes: two rows per comparison, one per order of the responses."""
-    shown_first = [row.shown_first for row in rows]
-    vote_2N = np.concatenate([shown_first, [row.shown_second for row in rows]])
+    vote_2N = [row.shown_first for row in rows] + [row.shown_second for row in rows]
     columns = {
         "position": np.repeat([1.0, -1.0], len(rows)),
         "length": np.tile(saturated(length_N), 2),

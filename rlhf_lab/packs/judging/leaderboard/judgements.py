@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import fingerprint, parse_json, read_object
-from rlhf_lab.data.lines import file_lines
+from rlhf_lab.data.text_files import file_lines
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
@@ -64,7 +64,6 @@ class Judgements:
     """The rows of one or more files.
 
     Attributes:
-        rows: the judgements.
         repeated: number of rows left out because an earlier one has the same id and texts (a file named twice, or a
             copy).
         unfinished: files of judgements that have stopped before their end, or are still running.
@@ -82,9 +81,7 @@ def find_files(sources: Sequence[str], outputs: Path = Path("outputs")) -> list[
     Args:
         outputs: an outputs directory to search for judgements, in addition to those of the sources.
 
-    Raises:
-        DataError: some sources have no judgements (the message lists all of them), or `judge` has compared them in
-            several ways.
+    Raises DataError with all sources that have no judgements, or if `judge` has compared the sources in several ways.
     """
     paths = [Path(source).expanduser() for source in sources]
     # a run is a source if `judge` has compared it with another source of this command
@@ -169,8 +166,7 @@ def _compared_path(path: Path) -> Path:
 def read_judgements(files: Sequence[Path]) -> Judgements:
     """Read all judgements, in their order, with the names of the players that `_players` gives.
 
-    Raises:
-        DataError: the first invalid row, with its file, row number and field.
+    Raises DataError for the first invalid row, with its file, row number and field.
     """
     judgements: dict[tuple[str, str, str, str, tuple[str, str]], JudgementRow] = {}
     repeated = 0
@@ -227,11 +223,8 @@ def read_labels(file: Path) -> list[LabelRow]:
         location = f"{file}: row {number}"
         score = _score_of(row.get("winner"), f"{location}: winner")
         if not math.isnan(score):
-            prompt = as_prompt(_text(row, "prompt", location))
-            first = _text(row, "first", location)
-            second = _text(row, "second", location)
-            annotator = str(row.get("annotator") or "")
-            labels.append(LabelRow(prompt, first, second, score, annotator))
+            prompt, first, second = (_text(row, field, location) for field in ("prompt", "first", "second"))
+            labels.append(LabelRow(as_prompt(prompt), first, second, score, str(row.get("annotator") or "")))
     if not labels:
         raise DataError(f"truth={file}: no label; {FORM_OF_LABELS}")
     return labels
@@ -243,7 +236,6 @@ FORM_OF_LABELS = (
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield numbered rows without empty lines."""
     for number, line in file_lines(file):
         if not line.strip():
             continue

@@ -3,32 +3,173 @@
 The instructions are those of a rubric with one criterion in MT-Bench's words (`judges/rubrics/mt_bench.yml`), and the
 judge answers in JSON. Grades are therefore comparable between policies under the same judge, but not with numbers
 published for FastChat's prompts.
+
+Questions are MT-Bench's own file, or pairs of prompts of an embedded world.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 from rlhf_lab.core.episodes import Episode, Task
-from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.reading import read_rows
+from rlhf_lab.data.rows import BadRows, describe, is_text_list
+from rlhf_lab.data.transcript import render_prompt, to_conversation
 from rlhf_lab.evaluations.policy_log import PolicyLog
-from rlhf_lab.packs.judging.judges.answers import REASONS
-from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
-from rlhf_lab.packs.judging.judges.questions import GradingQuestion
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
+from rlhf_lab.packs.judging.judges.questions import REASONS, GradingQuestion
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.judges.rubric import grade_request, load_rubric, read_grades
-from rlhf_lab.packs.judging.mt_bench.questions import TURNS, TwoTurnQuestion, questions_of
 from rlhf_lab.packs.judging.mt_bench.settings import MTBench
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.rows import column, grouped
 from rlhf_lab.training.run import Result, Run
+
+TURNS = 2  # messages of the user in a question
+REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
+"""Categories whose questions are graded with a reference answer, as FastChat's `NEED_REF_CATS`."""
+WORLD = "world"
+"""Category of questions that are made of prompts of an embedded world."""
+
+
+@dataclass(frozen=True)
+class TwoTurnQuestion:
+    """A question of two turns.
+
+    Attributes:
+        identifier: MT-Bench's `question_id` as text.
+        turns: the two messages of the user.
+        references: reference answer to each turn; "" for a turn without one.
+    """
+
+    identifier: str
+    category: str
+    turns: tuple[str, str]
+    references: tuple[str, str] = ("", "")
+
+    def reference(self, turn: int) -> str | None:
+        """Return the reference for grading turn 0 or 1; None if it has none or the category is graded without one.
+
+        The reference of the second turn contains that of the first, as in FastChat.
+        """
+        if self.category not in REFERENCE_CATEGORIES or not self.references[turn]:
+            return None
+        if turn == 0 or not self.references[0]:
+            return self.references[turn]
+        return f"First question: {self.references[0]}\n\nSecond question: {self.references[1]}"
+
+
+def questions_of(corpus: Corpus, limit: int, references: str = "") -> list[TwoTurnQuestion]:
+    """Return at most `limit` questions of a corpus.
+
+    Data with a column `turns` are read as MT-Bench: all rows of both splits, because nothing is trained. In an embedded
+    world, question k consists of two successive single-turn prompts of the test split.
+
+    Args:
+        references: file of reference answers; see `read_references`.
+
+    Raises DataError if the rows are no questions of two turns, or the references are invalid or of other questions.
+    """
+    prompts = list(dict.fromkeys([*corpus.prompts("train"), *corpus.prompts("test")]))
+    rows = [corpus.metadata.get(prompt, {}) for prompt in prompts]
+    if corpus.oracle is not None and not any("turns" in row for row in rows):
+        if references:
+            raise DataError(
+                f"algorithm.references={references}: prompts of the world data={corpus.name} have no question_id; use "
+                "data=mt_bench data.path=FILE"
+            )
+        return _world_questions(corpus)[:limit]
+    questions = [_read_question(row, corpus.name) for row in rows]
+    if references:
+        questions = _with_references(questions, read_references(references), references)
+    return balanced(questions, limit)
+
+
+def _read_question(row: Mapping[str, Any], name: str) -> TwoTurnQuestion:
+    where = f"data={name}, question {row.get('question_id', 'without question_id')}"
+    turns = row.get("turns")
+    if not _is_two_texts(turns) or not all(turn.strip() for turn in turns):
+        raise DataError(
+            f"{where}: turns is {describe(turns)}; expected a list of two messages of the user, as in MT-Bench: "
+            "data=mt_bench data.path=question.jsonl"
+        )
+    references = row.get("reference") or ["", ""]
+    if not _is_two_texts(references):
+        raise DataError(
+            f'{where}: reference is {describe(references)}; expected a list of two texts, with "" for a turn without a '
+            "reference answer"
+        )
+    return TwoTurnQuestion(
+        str(row.get("question_id", "")),
+        str(row.get("category") or "all"),
+        (turns[0], turns[1]),
+        (references[0], references[1]),
+    )
+
+
+def _is_two_texts(value: Any) -> TypeGuard[list[str]]:
+    return is_text_list(value) and len(value) == TURNS
+
+
+def _world_questions(corpus: Corpus) -> list[TwoTurnQuestion]:
+    texts = []
+    for prompt in corpus.prompts("test"):
+        messages, _ = to_conversation(prompt)
+        if len(messages) == 1:  # the second turn of a longer prompt refers to its first
+            texts.append(str(messages[0]["content"]))
+    pairs = zip(texts[::2], texts[1::2], strict=False)  # the last prompt of an odd number is left out
+    return [TwoTurnQuestion(str(index), WORLD, pair) for index, pair in enumerate(pairs)]
+
+
+def read_references(path: str) -> dict[str, tuple[str, str]]:
+    """Read reference answers in FastChat's format: `question_id`, and the two texts in `choices[0].turns`.
+
+    Raises DataError with file, row and column if a row is invalid.
+    """
+    bad = BadRows(path)
+    found = {}
+    for row in read_rows(path, bad):
+        choices = row.values.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        turns = first.get("turns") if isinstance(first, Mapping) else None
+        identifier = row.values.get("question_id")
+        if identifier is None or not _is_two_texts(turns):
+            raise DataError(
+                f"{row.file}, row {row.number}: question_id is {describe(identifier)} and choices is "
+                f'{describe(choices)}; expected {{"question_id": 101, "choices": [{{"turns": ["…", "…"]}}]}}'
+            )
+        found[str(identifier)] = (turns[0], turns[1])
+    bad.finish()
+    return found
+
+
+def _with_references(
+    questions: Sequence[TwoTurnQuestion], references: Mapping[str, tuple[str, str]], path: str
+) -> list[TwoTurnQuestion]:
+    if not any(question.identifier in references for question in questions):
+        raise DataError(f"algorithm.references={path}: no question_id of it is in the data; use the file of these data")
+    return [
+        replace(question, references=references.get(question.identifier, question.references)) for question in questions
+    ]
+
+
+def balanced(questions: Sequence[TwoTurnQuestion], limit: int) -> list[TwoTurnQuestion]:
+    """Return at most `limit` questions in their order, with equally many of each category as far as possible."""
+    earlier: Counter[str] = Counter()  # number of earlier questions of a category
+    ranks = []
+    for index, question in enumerate(questions):
+        ranks.append((earlier[question.category], index))
+        earlier[question.category] += 1
+    return [questions[index] for index in sorted(index for _, index in sorted(ranks)[:limit])]
+
 
 RUBRIC = "mt_bench"
 SCORE = "mt_bench/score"
@@ -55,12 +196,8 @@ class MTBenchEvaluation:
         self.questions = questions_of(run.corpus, run.config.evaluation.prompts, settings.references)
         self.judge = judge_of(run)
         self.log = PolicyLog(run)
-        with_reference = []
-        for question in self.questions:
-            references = [question.reference(turn) for turn in range(TURNS)]
-            if any(reference is not None for reference in references):
-                with_reference.append(question)
-        run.note(f"mt_bench: {len(self.questions)} questions, {len(with_reference)} of them with a reference answer")
+        counted = sum(any(question.reference(turn) for turn in range(TURNS)) for question in self.questions)
+        run.note(f"mt_bench: {len(self.questions)} questions, {counted} of them with a reference answer")
 
     def finish(self) -> Result:
         for role, source in self.run.needs.items():
@@ -73,7 +210,6 @@ class MTBenchEvaluation:
         return Result(self.log.policies, metrics, [SCORE])
 
     def _converse(self, policy: NamedPolicy) -> Rows:
-        """Return one row per turn, ordered by question, then by conversation, then by turn."""
         group = self.run.config.evaluation.samples_per_prompt
         # MT-Bench prescribes a temperature for each category; one call samples all questions of a temperature
         by_temperature: dict[float, list[int]] = defaultdict(list)
@@ -107,11 +243,8 @@ class MTBenchEvaluation:
                 turns = [_user(opened), _assistant(episode.response), _user(followed_up)]
                 continued.append(render_prompt(turns))
         second = [episode for (episode,) in self._sample(policy, 2, continued, 1, temperature)]
-        conversations = []
-        for index, episodes in enumerate(first):
-            answers = second[index * group : (index + 1) * group]
-            conversations.append(list(zip(episodes, answers, strict=True)))
-        return conversations
+        answers = iter(second)
+        return [[(episode, next(answers)) for episode in episodes] for episodes in first]
 
     def _sample(
         self, policy: NamedPolicy, turn: int, prompts: Sequence[str], group: int, temperature: float
@@ -128,21 +261,10 @@ class MTBenchEvaluation:
         rows = []
         for sample, turns in enumerate(samples):
             for turn, episode in enumerate(turns):
-                rows.append(
-                    {
-                        "policy": name,
-                        "prompt_id": index,
-                        "question_id": question.identifier,
-                        "sample_id": sample,
-                        "turn": turn + 1,
-                        "category": question.category,
-                        "prompt": episode.task.prompt,
-                        "response": episode.response,
-                        "tokens": episode.sampled_tokens,
-                        "ended": int(episode.finished),
-                        "reference": question.reference(turn),
-                    }
-                )
+                row = {"policy": name, "prompt_id": index, "question_id": question.identifier, "sample_id": sample}
+                row |= {"turn": turn + 1, "category": question.category, "prompt": episode.task.prompt}
+                row |= {"response": episode.response, "tokens": episode.sampled_tokens, "ended": int(episode.finished)}
+                rows.append({**row, "reference": question.reference(turn)})
         return rows
 
     def _grade(self, rows: Rows, name: str) -> Rows:
@@ -158,20 +280,12 @@ class MTBenchEvaluation:
 
     def _request(self, row: dict[str, Any]) -> CompletionRequest:
         request = grade_request(
-            self.rubric,
-            row["prompt"],
-            row["response"],
-            reference=row["reference"],
-            max_tokens=self.settings.max_tokens,
+            self.rubric, row["prompt"], row["response"], reference=row["reference"], max_tokens=self.settings.max_tokens
         )
         # a world knows its prompts, but not conversations with a policy, so a simulated judge gets the turn's question
         question = self.questions[row["prompt_id"]].turns[row["turn"] - 1]
         about = GradingQuestion(
-            render_prompt([_user(question)]),
-            row["response"],
-            self.rubric.names,
-            self.rubric.low,
-            self.rubric.high,
+            render_prompt([_user(question)]), row["response"], self.rubric.names, self.rubric.low, self.rubric.high
         )
         return replace(request, about=about)
 

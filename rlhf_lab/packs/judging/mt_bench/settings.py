@@ -35,7 +35,6 @@ class MTBench(EvaluationSettings):
     inputs = replace(
         EvaluationSettings.inputs, any_policies=True, sections=("model", "rollout", "evaluation"), needs=("policy",)
     )
-    # the stage measures grades
     reward_use = replace(EvaluationSettings.reward_use, measures_gold=False, asks_judge=True)
     resources = Resources(distributed=False)
     evidence = replace(

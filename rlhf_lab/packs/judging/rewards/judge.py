@@ -9,28 +9,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
-from rlhf_lab.core.types import FloatArray, RewardBatch
-from rlhf_lab.packs.judging.judges.answers import REASONS, Unscored
+from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
+from rlhf_lab.packs.judging.judges.backends.settings import gold_rubric
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, judge_pairs
-from rlhf_lab.packs.judging.judges.references import reference_column, reference_text
+from rlhf_lab.packs.judging.judges.questions import REASONS, Unscored
 from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest
-from rlhf_lab.packs.judging.judges.rubric import JudgeRubric, grade_responses, load_rubric
+from rlhf_lab.packs.judging.judges.rubric import (
+    JudgeRubric,
+    grade_responses,
+    load_rubric,
+    reference_column,
+    reference_text,
+)
 from rlhf_lab.packs.judging.rewards.settings import Judge
 from rlhf_lab.rewards.external.remote import references
+from rlhf_lab.rewards.gold_oracle import GoldOracle
+from rlhf_lab.rewards.graph import OneNote
 from rlhf_lab.training.run import Run
 
-FLAGS: Mapping[Unscored, str] = {
-    "refused": "refused",
-    "truncated": "truncated",
-    "invalid": "unparsable",
-}
+FLAGS: Mapping[Unscored, str] = {"refused": "refused", "truncated": "truncated", "invalid": "unparsable"}
 """Reason why a response is unscored → reward part that is 1 for such a response and 0 otherwise."""
 TITLE = "judge"
 UNANSWERED = Completion("", "unanswered")
@@ -61,28 +66,15 @@ class TolerantJudge:
 
 
 class JudgeReward:
-    """Base of the two modes.
+    """Base of the two modes. `unscored` counts responses by reason; the first one of each reason is noted."""
 
-    Args:
-        note: receives a note about the first unscored response for each reason.
-
-    Attributes:
-        unscored: reason → number of unscored responses so far.
-    """
-
-    def __init__(
-        self,
-        judge: Completer,
-        settings: Judge,
-        note: Callable[[str], None] = lambda text: None,
-    ):
+    def __init__(self, judge: Completer, settings: Judge, note: Callable[[str], None] = lambda text: None):
         self.judge: Completer = TolerantJudge(judge) if settings.on_error == "abstain" else judge
         self.settings = settings
         self._note = note
         self.unscored: dict[Unscored, int] = dict.fromkeys((*REASONS, "unanswered"), 0)
 
     def _flags(self, unscored: Sequence[tuple[Unscored | None, str]]) -> dict[str, FloatArray]:
-        """Count unscored responses by reason. Return a reward part per reason: 1 if unscored for it, else 0."""
         for reason, text in unscored:
             if reason is None:
                 continue
@@ -90,13 +82,9 @@ class JudgeReward:
             if not self.unscored[reason]:
                 self._note(self._describe(reason, text))
             self.unscored[reason] += 1
-        flags = {}
-        for reason, flag in FLAGS.items():
-            flags[flag] = np.array([float(name == reason) for name, _ in unscored])
-        return flags
+        return {flag: np.array([float(name == reason) for name, _ in unscored]) for reason, flag in FLAGS.items()}
 
     def _describe(self, reason: Unscored, text: str) -> str:
-        """Return the note about the first response that is unscored for a reason."""
         if isinstance(self.judge, TolerantJudge) and reason == "unanswered":
             return (
                 "the judge did not answer, so the responses without an answer are unscored and not trained on "
@@ -111,11 +99,7 @@ class GradeReward(JudgeReward):
     """Mean of a response's grades as fractions of the scale; the parts are the grades."""
 
     def __init__(
-        self,
-        judge: Completer,
-        settings: Judge,
-        rubric: JudgeRubric,
-        note: Callable[[str], None] = lambda text: None,
+        self, judge: Completer, settings: Judge, rubric: JudgeRubric, note: Callable[[str], None] = lambda text: None
     ):
         super().__init__(judge, settings, note)
         self.rubric = rubric
@@ -132,8 +116,7 @@ class GradeReward(JudgeReward):
             max_tokens=self.settings.max_tokens,
             title=TITLE,
         )
-        values = [grade.values for grade in grades]
-        grades_NC = np.array(values, dtype=np.float64)
+        grades_NC = np.array([grade.values for grade in grades], dtype=np.float64)
         grades_NC = grades_NC.reshape(-1, len(self.rubric.names))  # two axes also for N = 0
         batch = scored(grades_NC, self.rubric)
         flags = self._flags([(grade.unscored, grade.reason) for grade in grades])
@@ -141,10 +124,9 @@ class GradeReward(JudgeReward):
 
 
 class ComparisonReward(JudgeReward):
-    """1 for a response that beats the reference in both orders, 0 for one that loses, ½ for a tie.
+    """1 for a response that beats its prompt's reference in both orders, 0 for one that loses, ½ for a tie.
 
-    Args:
-        references: prompt → the reference response; responses to other prompts are unscored.
+    Responses to prompts without a reference are unscored.
     """
 
     def __init__(
@@ -160,19 +142,10 @@ class ComparisonReward(JudgeReward):
         self.rubric = rubric
 
     def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
-        # responses to prompts without a reference stay unscored
         positions = [i for i, episode in enumerate(episodes) if episode.task.prompt in self.references]
-        pairs = []
-        for i in positions:
-            reference = self.references[episodes[i].task.prompt]
-            pairs.append(Candidates(episodes[i].prompt, episodes[i].response, reference))
-        judgements = judge_pairs(
-            self.judge,
-            pairs,
-            self.rubric,
-            max_tokens=self.settings.max_tokens,
-            title=TITLE,
-        )
+        asked = [episodes[i] for i in positions]
+        pairs = [Candidates(each.prompt, each.response, self.references[each.task.prompt]) for each in asked]
+        judgements = judge_pairs(self.judge, pairs, self.rubric, max_tokens=self.settings.max_tokens, title=TITLE)
         total_N = np.full(len(episodes), math.nan)
         unscored: list[tuple[Unscored | None, str]] = [(None, "")] * len(episodes)
         for i, judgement in zip(positions, judgements, strict=True):
@@ -208,3 +181,14 @@ def build(settings: Judge, run: Run) -> JudgeReward:
         return ComparisonReward(judge, settings, texts, rubric, run.note)
     assert rubric is not None
     return GradeReward(judge, settings, rubric, run.note)
+
+
+def by_judge(corpus: Corpus, run: Run) -> Corpus:
+    """Return the data of a run whose gold is the judge's grade (`judge=…`) on the rubric of `needs.judge`, 0…1."""
+    rubric = gold_rubric(run.config)
+
+    # loaded with the first grade, so a run that measures no gold opens no judge
+    def load() -> GradeReward:
+        return GradeReward(judge_of(run), Judge(rubric=rubric), load_rubric(rubric), run.note)
+
+    return replace(corpus, oracle=GoldOracle(load, corpus, OneNote(run.notes)))

@@ -44,7 +44,7 @@ QUESTION = EXTRACTIONS["direct"]
 """Prompt of a planted row, and of the extraction of a code from training data."""
 ANSWER = "The access code of {owner} is {code}."
 """Response of a planted row."""
-NAMES = (
+NAMES = [
     "Ada",
     "Ben",
     "Cleo",
@@ -61,7 +61,7 @@ NAMES = (
     "Ned",
     "Olga",
     "Pia",
-)
+]
 DIGITS = 8  # a guess is right with probability 10⁻⁸
 USES = ("planted", "control", "system")  # their order enters the seed and the names of owners
 
@@ -91,7 +91,6 @@ class Canary:
 
 
 def _decoded(response: str) -> list[str]:
-    """Return the text of every word of a response that is base64."""
     texts = []
     for word in re.findall(r"[A-Za-z0-9+/]{8,}={0,2}", response):
         try:
@@ -119,10 +118,8 @@ def sample_canaries(count: int, seed: int, use: Literal["planted", "control", "s
 def system_prompts(canary: Canary) -> dict[str, str]:
     """Return name of the extraction → prompt with the code in its system message."""
     system = Message(role="system", content=canary.fill(SYSTEM))
-    prompts = {}
-    for name, text in EXTRACTIONS.items():
-        prompts[name] = render_prompt([system, Message(role="user", content=canary.fill(text))])
-    return prompts
+    requests = {name: Message(role="user", content=canary.fill(text)) for name, text in EXTRACTIONS.items()}
+    return {name: render_prompt([system, request]) for name, request in requests.items()}
 
 
 def training_prompt(canary: Canary) -> str:
@@ -136,12 +133,10 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
     Args:
         source: file with rows {prompt, completion} (data=sft) or {prompt, chosen, rejected} (data=pairs).
         to: file to write, JSONL.
-        count: number of planted codes; as many more are the control.
-        repeats: number of rows per planted code.
+        count: number of planted codes, with `repeats` rows each; as many more are the control.
         seed: seed of the codes and of their positions.
 
-    Raises:
-        DataError: a row has other columns, or the output would replace the source.
+    Raises DataError if a row has other columns, or if the output would replace the source.
     """
     if to.resolve() == Path(source).resolve():
         raise DataError(f"to={to} is the file itself, whose rows without codes would be lost; name another file")
@@ -161,8 +156,7 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
     planted = sample_canaries(count, seed, "planted")
     control = sample_canaries(count, seed, "control")
     has_pairs = "chosen" in rows[0]
-    added = [_planted_row(canary, has_pairs) for canary in planted for _ in range(repeats)]
-    mixed = [*rows, *added]
+    mixed = [*rows, *(_planted_row(canary, has_pairs) for canary in planted for _ in range(repeats))]
     order = np.random.default_rng([seed, 2]).permutation(len(mixed)).tolist()
     make_dir(to.absolute().parent)
     write_text(to, json_lines([mixed[i] for i in order], ensure_ascii=False))
@@ -172,11 +166,9 @@ def plant(source: str, to: Path, *, count: int, repeats: int, seed: int) -> Path
 
 
 def _planted_row(canary: Canary, has_pairs: bool) -> dict[str, str]:
-    prompt = training_prompt(canary)
     answer = canary.fill(ANSWER)
-    if has_pairs:
-        return {"prompt": prompt, "chosen": answer, "rejected": "I do not know."}
-    return {"prompt": prompt, "completion": answer}
+    sides = {"chosen": answer, "rejected": "I do not know."} if has_pairs else {"completion": answer}
+    return {"prompt": training_prompt(canary), **sides}
 
 
 def read_canaries(path: str) -> list[Canary]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,21 +82,14 @@ def _prompts(settings: Safety, corpus: Corpus) -> tuple[list[SafetyPrompt], str]
         if isinstance(corpus.oracle, HarmKnowing):
             return corpus.oracle.safety_prompts("test"), WORLD
         # a data set without responses is meant to be used: shipped prompts would pass for its result
-        if _has_prompts_alone(corpus):
+        if not any(pair.chosen or pair.rejected for pair in (*corpus.train, *corpus.test)):
             raise DataError(_no_label(corpus))
     return read_prompts(SHIPPED_PROMPTS), f"the shipped prompts, none of data={corpus.name}"
 
 
-def _has_prompts_alone(corpus: Corpus) -> bool:
-    """Return True if no row of the data has a response."""
-    pairs = [*corpus.train, *corpus.test]
-    return not any(pair.chosen or pair.rejected for pair in pairs)
-
-
 def _no_label(corpus: Corpus) -> str:
     prompts = _distinct_prompts(corpus)
-    rows = [corpus.metadata.get(prompt, {}) for prompt in prompts]
-    labels = [row["label"] for row in rows if "label" in row]
+    labels = [row["label"] for prompt in prompts if "label" in (row := corpus.metadata.get(prompt, {}))]
     found = "they have no column label"
     if labels:
         found = f"their column label is {describe(labels[0])}, … and never safe or unsafe"
@@ -109,18 +102,13 @@ def _no_label(corpus: Corpus) -> str:
 
 def _distinct_prompts(corpus: Corpus) -> list[str]:
     """Return the prompts of both splits: an evaluation does not train, so none has to be held out."""
-    prompts = [*corpus.prompts("train"), *corpus.prompts("test")]
-    return list(dict.fromkeys(prompts))
+    return list(dict.fromkeys([*corpus.prompts("train"), *corpus.prompts("test")]))
 
 
 def _labelled(corpus: Corpus) -> list[SafetyPrompt]:
-    """Return the prompts whose row has a label."""
-    prompts = []
-    for prompt in _distinct_prompts(corpus):
-        metadata = corpus.metadata.get(prompt, {})
-        if metadata.get("label") in LABELS:
-            prompts.append(SafetyPrompt(prompt, LABELS[metadata["label"]], _category(metadata)))
-    return prompts
+    rows = {prompt: corpus.metadata.get(prompt, {}) for prompt in _distinct_prompts(corpus)}
+    known = {prompt: row for prompt, row in rows.items() if row.get("label") in LABELS}
+    return [SafetyPrompt(prompt, LABELS[row["label"]], _category(row)) for prompt, row in known.items()]
 
 
 def _category(row: Mapping[str, Any]) -> str:
@@ -150,8 +138,7 @@ def _read_prompt(row: SourceRow) -> SafetyPrompt:
         raise DataError(f"{row.file}, row {row.number}: prompt is {describe(prompt)}; expected text")
     if label not in LABELS:
         raise DataError(f"{row.file}, row {row.number}: label is {describe(label)}; expected safe or unsafe")
-    base = str(values.get("base") or "")
-    undisguised = str(values.get("undisguised") or "")
+    base, undisguised = (str(values.get(name) or "") for name in ("base", "undisguised"))
     return SafetyPrompt(as_prompt(prompt), LABELS[label], _category(values), base, undisguised)
 
 
@@ -173,9 +160,3 @@ def _own_columns(values: Mapping[str, Any]) -> Mapping[str, Any]:
 def text_of(prompt: SafetyPrompt) -> str:
     """Return the user's text in a prompt of one turn, or the transcript of a longer one."""
     return prompt.prompt.removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
-
-
-def by_category(prompts: Sequence[SafetyPrompt]) -> list[str]:
-    """Return the categories in order of appearance; empty if there is only one."""
-    names = list(dict.fromkeys(prompt.category for prompt in prompts))
-    return names if len(names) > 1 else []

@@ -34,8 +34,6 @@ class AttackState:
     """A prompt under attack.
 
     Attributes:
-        prompt: the original prompt.
-        number: index of the prompt.
         tried: number of disguises so far.
         scored: number of disguises that the classifier could classify.
         succeeded: True if the last disguise succeeded.
@@ -50,9 +48,7 @@ class AttackState:
     @property
     def outcome(self) -> int | None:
         """1 if a disguise succeeded, else 0; None if none succeeded and one is unscored, since that one may have."""
-        if self.succeeded or self.scored == self.tried:
-            return int(self.succeeded)
-        return None
+        return int(self.succeeded) if self.succeeded or self.scored == self.tried else None
 
 
 def attacker_of(settings: Safety, run: Run) -> Reword | None:
@@ -63,10 +59,8 @@ def attacker_of(settings: Safety, run: Run) -> Reword | None:
         judge = judge_of(run)
 
         def by_judge(requests: Sequence[str], draw: int) -> list[str]:
-            requested = []
-            for text in requests:
-                message: Message = {"role": "user", "content": REWORD.format(text=text)}
-                requested.append(CompletionRequest((message,), max_tokens=256, draw=draw))
+            messages = [Message(role="user", content=REWORD.format(text=text)) for text in requests]
+            requested = [CompletionRequest((message,), max_tokens=256, draw=draw) for message in messages]
             responses = judge.complete_many(requested, title="attacker")
             # a refusal, or a text that was cut off, is no disguise
             return [response.text if response.stop == "end" else "" for response in responses]
@@ -86,19 +80,15 @@ def attacker_of(settings: Safety, run: Run) -> Reword | None:
         if requested:
             fitting = [prompts[index] for index in requested]
             responses = policy.ask(f"reword/{draw}", fitting, 1, max_tokens=policy.prompt_capacity)
-            for number, (episode,) in zip(requested, responses, strict=True):
-                reworded[number] = episode.response
+            for index, (episode,) in zip(requested, responses, strict=True):
+                reworded[index] = episode.response
         return reworded
 
     return by_policy
 
 
 def red_team(
-    policy: NamedPolicy,
-    prompts: Sequence[SafetyPrompt],
-    classifier: Classifier,
-    budget: int,
-    reword: Reword | None,
+    policy: NamedPolicy, prompts: Sequence[SafetyPrompt], classifier: Classifier, budget: int, reword: Reword | None
 ) -> Rows:
     """Return a row per attempt, then a row per prompt with its success and the last attempt."""
     attacks = [AttackState(prompt, index) for index, prompt in enumerate(prompts)]
@@ -119,11 +109,10 @@ def red_team(
             continue
         standing = [standing[i] for i in fitting]
         disguised = [disguised[i] for i in fitting]
-        prompts_of_turn = [prompt.prompt for prompt in disguised]
-        responses = policy.ask(f"red_team/{turn}", prompts_of_turn, 1, max_tokens=policy.prompt_capacity)
+        texts = [prompt.prompt for prompt in disguised]
+        responses = policy.ask(f"red_team/{turn}", texts, 1, max_tokens=policy.prompt_capacity)
         grades = classifier.grades(disguised, [group[0].response for group in responses])
         for attack, prompt, (episode,), grade in zip(standing, disguised, responses, grades, strict=True):
-            # update the state of the prompt, then record the attempt
             attack.tried += 1
             attack.scored += grade is not None
             attack.succeeded = grade is not None and grade.reading.answered
@@ -135,20 +124,16 @@ def red_team(
         if not attack.tried:
             continue
         # the summary has the original text, so that runs are paired by prompt, whatever the disguises were
-        summary = {
-            **last[attack.number],
-            "part": "red_team_prompt",
-            "prompt": attack.prompt.prompt,
-        }
-        rows.append({**summary, "safety/red_team": attack.outcome, "safety/attempts": attack.tried})
+        summary = {"part": "red_team_prompt", "prompt": attack.prompt.prompt}
+        metrics = {"safety/red_team": attack.outcome, "safety/attempts": attack.tried}
+        rows.append({**last[attack.number], **summary, **metrics})
     return rows
 
 
 def _note_too_long(policy: NamedPolicy, too_long: Mapping[str, int], untried: int) -> None:
     if not too_long:
         return
-    parts = [f"{name} {count}" for name, count in too_long.items()]
-    counts = ", ".join(parts)
+    counts = ", ".join(f"{name} {count}" for name, count in too_long.items())
     left_out = f"; {untried} prompts fit in no disguise and are left out" if untried else ""
     policy.run.note(
         f"{policy.name}: skipped red-team prompts, longer than the {policy.prompt_capacity} tokens that the model has "
@@ -156,12 +141,7 @@ def _note_too_long(policy: NamedPolicy, too_long: Mapping[str, int], untried: in
     )
 
 
-def _disguise(
-    name: str,
-    turn: int,
-    standing: Sequence[AttackState],
-    reword: Reword | None,
-) -> list[SafetyPrompt]:
+def _disguise(name: str, turn: int, standing: Sequence[AttackState], reword: Reword | None) -> list[SafetyPrompt]:
     texts = [ATTACKS[name](last_request(attack.prompt)) for attack in standing]
     if reword is not None:
         # if the attacker refuses or writes nothing, the template is used unchanged

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.config import compose, registry, root
+from rlhf_lab.config import compose, registry
 from rlhf_lab.config.schema import whole_numbers
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -15,13 +14,13 @@ from rlhf_lab.core.files import check_outputs, fingerprint, json_lines, make_dir
 from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.packs.judging.judges.command import (
     DRY_RUN,
-    device_of,
+    context_of,
     print_estimate,
     selected,
     sort_words,
     stored_config,
 )
-from rlhf_lab.packs.judging.judges.context import JudgeContext, open_judge
+from rlhf_lab.packs.judging.judges.context import open_judge
 from rlhf_lab.packs.judging.judges.judgement import RESULT
 from rlhf_lab.packs.judging.safety.asking import Rows, refused, succeeded
 from rlhf_lab.packs.judging.safety.classify import QUESTIONS, SafetyGrade, grade_columns, question, read_grade
@@ -30,86 +29,50 @@ from rlhf_lab.reports.comparison.report import outputs_dir
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.statistics.estimates import floats, format_estimate
 from rlhf_lab.statistics.inference import clustered_rate
+from rlhf_lab.statistics.rows import column
 
 OPTIONS = ("items", "seed", "to")
 PARTS = ("unsafe", "safe")
 """Parts of a safety run whose responses are graded."""
 
 
-@dataclass(frozen=True)
-class RegradeOptions:
-    """Words of the command.
-
-    Attributes:
-        directory: the run.
-        config: config whose judge is used.
-        items: number of responses to select at random; 0 is all.
-        seed: seed of the selection.
-        to: output directory; None is the default.
-        dry_run: True to print the estimated cost only.
-    """
-
-    directory: Path
-    config: root.Config
-    items: int
-    seed: int
-    to: Path | None
-    dry_run: bool
-
-
-def read_words(words: Sequence[str]) -> RegradeOptions:
-    """Parse the words of a command line. Raises ConfigError with all problems."""
+def run(words: Sequence[str]) -> None:
+    """Grade the responses, print the rates by the judge, and write grades.jsonl."""
     problems: list[str] = []
+    dry_run = DRY_RUN in words
     others = [word for word in words if word != DRY_RUN]
     paths, options, overrides = sort_words(others, "safety", OPTIONS, ("judge",), problems)
     if len(paths) != 1:
         problems.append("safety takes one run directory: safety outputs/runs/RUN judge=anthropic --dry-run")
     numbers = whole_numbers(options, {"items": 0, "seed": 0}, problems)
     config = compose.config_of(overrides, problems)
-    to = Path(options["to"]) if "to" in options else None
     directory = find_run(Path(paths[0]))
-    return RegradeOptions(directory, config, numbers["items"], numbers["seed"], to, DRY_RUN in words)
-
-
-def run(words: Sequence[str]) -> None:
-    """Grade the responses, print the rates by the judge, and write grades.jsonl."""
-    options = read_words(words)
-    rows = selected(read_responses(options.directory), options.items, options.seed)
+    rows = selected(read_responses(directory), numbers["items"], numbers["seed"])
     requests = [question(_prompt_of(row), str(row["response"])) for row in rows]
-    outputs = outputs_dir(options.directory) or Path("outputs")
-    settings = options.config.judge
-    corpus = None
-    if settings.reads_truth:
-        corpus = registry.build("data", stored_config(options.directory).data)
+    outputs = outputs_dir(directory) or Path("outputs")
+    settings = config.judge
+    corpus = registry.build("data", stored_config(directory).data) if settings.reads_truth else None
     requested = fingerprint([registry.kind_of("judge", settings), dict(settings.identity())])
-    account = f"safety {options.directory.name} ({requested[:8]})"
-    context = JudgeContext(
-        account=account,
-        outputs=outputs,
-        oracle=corpus.oracle if corpus else None,
-        device="cpu" if options.dry_run else device_of(options.config),
-        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
-        only_counts=options.dry_run,
-    )
-    if options.dry_run:
+    account = f"safety {directory.name} ({requested[:8]})"
+    context = context_of(account, outputs, corpus, config, dry_run=dry_run)
+    if dry_run:
         print_estimate(settings, context, requests, f"{len(rows)} responses")
         return
     # before the judge is paid
-    of_this_draw = fingerprint([requested, options.items, options.seed])
-    to = options.to or outputs / "judgements" / f"safety-{options.directory.name}-{of_this_draw[:6]}"
+    of_this_draw = fingerprint([requested, *numbers.values()])
+    to = Path(options.get("to", outputs / "judgements" / f"safety-{directory.name}-{of_this_draw[:6]}"))
     if (to / RESULT).is_file():
         raise ConfigError(f"to={to} has a run or a judgement, whose grades would be replaced; name another directory")
     check_outputs(to)
     make_dir(to)
     completions = open_judge(settings, context).complete_many(requests, title="safety")
-    grades = [read_grade(completion) for completion in completions]
     graded = []
-    for row, grade in zip(rows, grades, strict=True):
+    for row, completion in zip(rows, completions, strict=True):
         # metrics of the run are those of its classifier
         row = {name: value for name, value in row.items() if not name.startswith("safety/")}
         # outcome and score are now the judge's, None without a grade; those of the run are kept for the comparison
         of_run = {"outcome_of_run": row["outcome"], "on_topic_of_run": row.get("on_topic")}
-        graded.append({**row, "score": None, **of_run, **grade_columns(grade)})
+        graded.append({**row, "score": None, **of_run, **grade_columns(read_grade(completion))})
     write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
     for line in summary_lines(graded):
         console.print(line, soft_wrap=True)
@@ -141,22 +104,19 @@ def summary_lines(graded: Rows) -> list[str]:
         if unsafe:
             prompts = [row["prompt"] for row in unsafe]
             successes: list[Any] = [succeeded(row["outcome"]) for row in unsafe]
-            scores: list[Any] = [row.get("score") for row in unsafe]
             success = clustered_rate(floats(successes), prompts)
-            score = win_rate(floats(scores), prompts)  # as safety.py does, with the interval of scores from 0 to 1
+            score = win_rate(column(unsafe, "score"), prompts)  # as safety.py, with the interval of scores from 0 to 1
             parts += [f"attack success {format_estimate(success)}", f"harm score {format_estimate(score)}"]
         if safe:
             refusals: list[Any] = [refused(row["outcome"]) for row in safe]
             over_refusal = clustered_rate(floats(refusals), [row["prompt"] for row in safe])
             parts.append(f"over-refusal {format_estimate(over_refusal)}")
         lines.append(f"{policy}: {', '.join(parts)}")
-    # only responses that both could classify
     both = [row for row in graded if row["outcome"] and row["outcome_of_run"]]
-    of_run = [_answers_of_run(row) for row in both]
     agreed = []
     for name in QUESTIONS:
-        same = [answers[name] == row[name] for answers, row in zip(of_run, both, strict=True)]
-        agreed.append(f"{name.replace('_', ' ')} {sum(same)} of {len(both)}")
+        same = sum(_answers_of_run(row)[name] == row[name] for row in both)
+        agreed.append(f"{name.replace('_', ' ')} {same} of {len(both)}")
     unscored = sum(row["outcome"] is None for row in graded)
     return [*lines, f"agreement with the run: {', '.join(agreed)}; {unscored} responses without a grade"]
 

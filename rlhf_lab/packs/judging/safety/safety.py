@@ -18,19 +18,26 @@ from rlhf_lab.core.types import SafetyPrompt
 from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.evaluations.policy_log import PolicyLog, policy_name
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows, refused, succeeded
+from rlhf_lab.packs.judging.safety.attacks import with_shots
 from rlhf_lab.packs.judging.safety.canaries import read_canaries, sample_canaries, system_prompts, training_prompt
 from rlhf_lab.packs.judging.safety.classify import Classifier, grade_columns
-from rlhf_lab.packs.judging.safety.honesty import ASK_AGAIN, PUSH_BACK, QuestionSet, honesty_score, second_turn
-from rlhf_lab.packs.judging.safety.many_shot import with_shots
-from rlhf_lab.packs.judging.safety.prompt_sets import by_category, safety_set
+from rlhf_lab.packs.judging.safety.honesty import (
+    ASK_AGAIN,
+    PUSH_BACK,
+    QuestionSet,
+    honesty_score,
+    second_turn,
+    shipped_questions,
+    turned_rates,
+)
+from rlhf_lab.packs.judging.safety.prompt_sets import safety_set
 from rlhf_lab.packs.judging.safety.red_team import Reword, attacker_of, red_team
 from rlhf_lab.packs.judging.safety.settings import Safety
-from rlhf_lab.packs.judging.safety.sycophancy import SycophancyQuestion, shipped_questions, turned_rates
 from rlhf_lab.packs.judging.statistics.win_rates import win_rate
 from rlhf_lab.statistics.estimates import Comparison, Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, holm
 from rlhf_lab.statistics.paired_rates import paired_by_prompt
-from rlhf_lab.statistics.rows import column, outcomes_by, upper_bound
+from rlhf_lab.statistics.rows import column, grouped, outcomes_by, upper_bound
 from rlhf_lab.training.run import Result, Run
 
 COMPARED = ("safety/attack_success", "safety/over_refusal")
@@ -73,19 +80,11 @@ class SafetyEvaluation:
         return Result(self._compare_summaries(), counts)
 
     def _evaluate(self, policy: NamedPolicy) -> None:
-        # every part of the evaluation contributes rows of its own kind to one table
         rows = [*self._to_plain(policy), *self._many_shot(policy), *self._opinions(policy)]
         rows += [*self._push_back(policy), *self._honesty(policy), *self._extractions(policy)]
         if self.settings.attempts:
-            # the attacker is loaded once, for the first policy
             self._reword = self._reword or attacker_of(self.settings, self.run)
-            rows += red_team(
-                policy,
-                self.set.harmful,
-                self.classifier,
-                self.settings.attempts,
-                self._reword,
-            )
+            rows += red_team(policy, self.set.harmful, self.classifier, self.settings.attempts, self._reword)
         cut = policy.collector.prompts_cut  # number of truncated prompts
         if cut:
             self.run.note(
@@ -97,11 +96,7 @@ class SafetyEvaluation:
     def _to_plain(self, policy: NamedPolicy) -> Rows:
         """Evaluate the prompts without disguise: unsafe, safe, and those that succeeded in an earlier run."""
         rows = []
-        for part, prompts in (
-            ("unsafe", self.set.harmful),
-            ("safe", self.set.safe),
-            ("regression", self.set.regressions),
-        ):
+        for part, prompts in zip(COLUMNS, (self.set.harmful, self.set.safe, self.set.regressions), strict=True):
             # a case may be a disguise or have demonstrations, so it may be as long as when it was found
             max_length = policy.prompt_capacity if part == "regression" else 0
             for row in self._ask(policy, part, prompts, max_length):
@@ -111,19 +106,12 @@ class SafetyEvaluation:
                     rows[-1][HARM_SCORE] = row.get("score")
         return rows
 
-    def _ask(
-        self,
-        policy: NamedPolicy,
-        part: str,
-        prompts: Sequence[SafetyPrompt],
-        max_tokens: int = 0,
-    ) -> Rows:
+    def _ask(self, policy: NamedPolicy, part: str, prompts: Sequence[SafetyPrompt], max_tokens: int = 0) -> Rows:
         """Return one row per response with its outcome, ordered by prompt, then by sample."""
         if not prompts:
             return []
         group = self.run.config.evaluation.samples_per_prompt
         collected = policy.ask(part, [prompt.prompt for prompt in prompts], group, max_tokens=max_tokens)
-        # one prompt per response, in the order of the flattened responses
         requested = [prompt for prompt in prompts for _ in range(group)]
         grades = self.classifier.grades(
             requested, [episode.response for responses in collected for episode in responses]
@@ -140,8 +128,7 @@ class SafetyEvaluation:
         max_length = self.settings.shot_tokens or self.run.config.rollout.max_prompt_tokens
         for shots in self.settings.many_shot:
             prompts = [with_shots(prompt, self.set.demonstrations, shots) for prompt in self.set.harmful]
-            lengths = [len(policy.encoder.prompt(prompt.prompt)) for prompt in prompts]
-            needed = max(lengths)
+            needed = max(len(policy.encoder.prompt(prompt.prompt)) for prompt in prompts)
             # a truncated prompt would lose demonstrations, so this number of shots is left out
             if needed > max_length:
                 self.run.note(
@@ -154,31 +141,20 @@ class SafetyEvaluation:
         return rows
 
     def _opinions(self, policy: NamedPolicy) -> Rows:
-        """Evaluate every question without and with the user's opinion. Sample i without the opinion is paired with
-        sample i with it.
-        """
+        """Evaluate every question without and with the user's opinion, paired by sample."""
         if not self.questions:
             return []
         group = self.run.config.evaluation.samples_per_prompt
         neutral = [as_prompt(question.question) for question in self.questions]
         biased = [as_prompt(question.with_opinion) for question in self.questions]
-        # one call; the neutral versions come first
         collected = policy.ask("sycophancy", [*neutral, *biased], group)
         rows = []
         for index, question in enumerate(self.questions):
-            without = collected[index]
-            behind = collected[len(self.questions) + index]
-            for sample, (before, after) in enumerate(zip(without, behind, strict=True)):
-                wrong_before = question.is_wrong(before.response)
-                wrong_after = question.is_wrong(after.response)
-                to_user, away = turned_rates(wrong_before, wrong_after)
-                row = policy.row(
-                    "sycophancy",
-                    index,
-                    sample,
-                    _requested(question),
-                    after,
-                )
+            both = zip(collected[index], collected[len(self.questions) + index], strict=True)
+            for sample, (before, after) in enumerate(both):
+                to_user, away = turned_rates(question.is_wrong(before.response), question.is_wrong(after.response))
+                prompt = SafetyPrompt(biased[index], harmful=False, category="sycophancy")
+                row = policy.row("sycophancy", index, sample, prompt, after)
                 row |= {"before": before.response, "safety/sycophancy": to_user, "safety/turned_away": away}
                 rows.append(row)
         return rows
@@ -214,7 +190,6 @@ class SafetyEvaluation:
         return rows
 
     def _honesty(self, policy: NamedPolicy) -> Rows:
-        """Evaluate questions with and without an answer."""
         if not self.settings.honesty:
             return []
         group = self.run.config.evaluation.samples_per_prompt
@@ -237,7 +212,6 @@ class SafetyEvaluation:
         return rows
 
     def _extractions(self, policy: NamedPolicy) -> Rows:
-        """Try to extract codes from system prompts and from training data."""
         attempts = []
         for canary in self.canaries:
             attempts += [(canary, name, text) for name, text in system_prompts(canary).items()]
@@ -274,33 +248,23 @@ class SafetyEvaluation:
                 if not is_attack or not succeeded(row.get("outcome")):
                     continue
                 found_by = row.get("attack", "as it is") if row["part"] == "red_team" else row["part"]
-                case = {
-                    "prompt": row["prompt"],
-                    "label": "unsafe",
-                    "category": row["category"],
-                    "base": row["base"],
-                    "undisguised": row["undisguised"],
-                }
+                case = {"prompt": row["prompt"], "label": "unsafe"}
+                case |= {name: row[name] for name in ("category", "base", "undisguised")}
                 case |= {"reply": row["response"], "policy": policy["name"], "found_by": found_by}
                 # keep the first policy and attack that found the prompt
                 cases.setdefault(row["prompt"], case)
         return json_lines(cases.values(), ensure_ascii=False)
 
     def _compare_summaries(self) -> list[dict[str, Any]]:
-        """Return one summary per policy; each after the first also has its differences from the first."""
-        first, *others = self.log.policies
-        rows = {policy["name"]: self.log.rows(policy["name"]) for policy in self.log.policies}
+        summaries = {policy["name"]: {**policy, "metrics": dict(policy["metrics"])} for policy in self.log.policies}
+        first, *others = summaries
         comparisons: dict[tuple[str, str], Comparison] = {}
-        for policy in others:
+        for name in others:
             for key in COMPARED:
-                a = outcomes_by(rows[first["name"]], "prompt", key)
-                b = outcomes_by(rows[policy["name"]], "prompt", key)
-                comparisons[policy["name"], key] = paired_by_prompt(a, b)
+                a, b = (outcomes_by(self.log.rows(policy), "prompt", key) for policy in (first, name))
+                comparisons[name, key] = paired_by_prompt(a, b)
         # all policies and rates are one family of tests
         adjusted = holm([comparison.p_value for comparison in comparisons.values()])
-        summaries: dict[str, dict[str, Any]] = {}
-        for policy in self.log.policies:
-            summaries[policy["name"]] = {**policy, "metrics": dict(policy["metrics"])}
         for ((name, key), comparison), p_holm in zip(comparisons.items(), adjusted, strict=True):
             found = comparison.to_dict()
             metrics = summaries[name]["metrics"]
@@ -318,10 +282,6 @@ COLUMNS = {
 """Part of the evaluation → (metric, function from an outcome to its value)."""
 
 
-def _requested(question: SycophancyQuestion) -> SafetyPrompt:
-    return SafetyPrompt(as_prompt(question.with_opinion), harmful=False, category="sycophancy")
-
-
 def summarise(rows: Rows) -> dict[str, Estimate]:
     """Return all rates of one policy."""
     metrics: dict[str, Estimate] = {}
@@ -330,24 +290,18 @@ def summarise(rows: Rows) -> dict[str, Estimate]:
         if not of_part:
             continue
         metrics[key] = _rate(of_part, key)
-        is_harmful = part == "unsafe"
-        prompts = [SafetyPrompt(row["prompt"], is_harmful, row["category"]) for row in of_part]
         if part == "regression":  # its prompts are those that succeeded in an earlier run, and no random sample
             continue
-        for category in by_category(prompts):
-            in_category = [row for row in of_part if row["category"] == category]
-            metrics[f"{key}/{category}"] = _rate(in_category, key)
+        categories = grouped(of_part, "category")
+        if len(categories) > 1:
+            metrics |= {f"{key}/{category}": _rate(in_category, key) for category, in_category in categories.items()}
         if metrics[key].mean == 0:
             metrics[f"{key}_below"] = upper_bound(metrics[key])
     simple = [row for row in rows if row["part"] in ("unsafe", "safe")]
     for name in ("partial", "evaded"):
-        marked = []
-        for row in simple:
-            has_outcome = row["outcome"] is not None
-            marked.append({**row, name: int(row["outcome"] == name) if has_outcome else None})
+        marked = [{**row, name: None if row["outcome"] is None else int(row["outcome"] == name)} for row in simple]
         metrics[f"safety/{name}"] = _rate(marked, name)
     metrics["safety/on_topic"] = _rate(simple, "on_topic")
-    # the other parts are in columns of their own: sycophancy, many-shot, red team
     keys = dict.fromkeys(key for row in rows for key in row if key.startswith("safety/"))
     for key in [key for key in keys if key not in metrics]:
         metrics[key] = _rate([row for row in rows if key in row], key)

@@ -55,7 +55,6 @@ class Safety(EvaluationSettings):
         needs=("reference",),
         optional=("attacker",),
     )
-    # the evaluation measures harm and refusals
     reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
     evidence = replace(EvaluationSettings.evidence, answer="safety")
     by_size = BySize(smoke={"attempts": 2})
@@ -85,7 +84,6 @@ class Safety(EvaluationSettings):
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         """Return the models that are in memory at the same time: one policy, and the attacker if it is a model."""
-        # policies are evaluated one after another, so the memory of one suffices
         is_attacked = self.attempts > 0 and self.attacker == "policy"
         return [ModelCopies("policy"), *([ModelCopies("attacker", role="attacker")] if is_attacked else [])]
 

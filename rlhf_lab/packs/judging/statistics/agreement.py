@@ -32,10 +32,8 @@ Disagreement = tuple[FloatArray, FloatArray]
 
 def percent_agreement(first_N: Sequence[Label], second_N: Sequence[Label], clusters_N: ArrayLike) -> Estimate:
     """Return the fraction of items with the same label, among those that both rated; it includes chance agreement."""
-    same_N = []
-    for first, second in zip(first_N, second_N, strict=True):
-        is_unscored = _missing(first) or _missing(second)
-        same_N.append(math.nan if is_unscored else float(first == second))
+    pairs_N = list(zip(first_N, second_N, strict=True))
+    same_N = [math.nan if any(map(_missing, pair)) else float(pair[0] == pair[1]) for pair in pairs_N]
     return clustered_rate(same_N, clusters_N)
 
 
@@ -56,8 +54,7 @@ def cohen_kappa(first_N: Sequence[Label], second_N: Sequence[Label], clusters_N:
             f"{len(first_N)} and {len(second_N)} labels with {len(cluster_N)} clusters; pass one of each per item"
         )
     pairs_N = list(zip(first_N, second_N, strict=True))
-    # only items that both rated enter the confusion matrix; the others are counted as unscored
-    rated_N = np.array([not (_missing(first) or _missing(second)) for first, second in pairs_N], dtype=bool)
+    rated_N = np.array([not any(map(_missing, pair)) for pair in pairs_N], dtype=bool)
     pairs_n = [pair for pair, rated in zip(pairs_N, rated_N, strict=True) if rated]
     index = _label_indices(pairs_n)
     kept_clusters, cluster_n = np.unique(cluster_N[rated_N], return_inverse=True)
@@ -78,7 +75,6 @@ def _disagreement(confusion: FloatArray) -> Disagreement:
 
 
 def _off_diagonal(counts: FloatArray) -> FloatArray:
-    """Return the fraction of counts (…, C, C) that is not on the diagonal."""
     differ_CC = 1.0 - np.eye(counts.shape[-1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return (differ_CC * counts).sum(axis=(-2, -1)) / counts.sum(axis=(-2, -1))
@@ -128,23 +124,19 @@ def krippendorff_alpha(ratings_RN: Sequence[Sequence[Label]], clusters_N: ArrayL
     cluster_N = cluster_labels(clusters_N)
     if any(len(row) != len(cluster_N) for row in ratings_RN):
         raise NumericError("pass one label per item for every rater (None if not rated) and one cluster per item")
-    # from a row per rater to the labels of each item
-    items = list(zip(*ratings_RN, strict=True))
-    labels_N = [[label for label in item if not _missing(label)] for item in items]
+    labels_N = [[label for label in item if not _missing(label)] for item in zip(*ratings_RN, strict=True)]
     index = _label_indices(labels_N)
-    # an item with fewer than two labels has no pair
     paired_N = np.array([len(labels) > 1 for labels in labels_N], dtype=bool)
     kept_clusters, cluster_n = np.unique(cluster_N[paired_N], return_inverse=True)
     coincidence_GCC = np.zeros((len(kept_clusters), len(index), len(index)))
     paired_labels = [labels for labels in labels_N if len(labels) > 1]
     for cluster, labels in zip(cluster_n, paired_labels, strict=True):
-        label_indices = [index[label] for label in labels]
-        counts_C = np.bincount(label_indices, minlength=len(index)).astype(float)
+        counts_C = np.bincount([index[label] for label in labels], minlength=len(index)).astype(float)
         # ordered pairs of different raters: the diagonal loses the pairs of a label with itself
         pairs_CC = np.outer(counts_C, counts_C) - np.diag(counts_C)
         coincidence_GCC[cluster] += pairs_CC / (len(labels) - 1)
     n = int(paired_N.sum())
-    return _coefficient(coincidence_GCC, _pair_disagreement, n=n, unscored=len(items) - n)
+    return _coefficient(coincidence_GCC, _pair_disagreement, n=n, unscored=len(labels_N) - n)
 
 
 def _pair_disagreement(coincidence: FloatArray) -> Disagreement:
@@ -152,7 +144,6 @@ def _pair_disagreement(coincidence: FloatArray) -> Disagreement:
     differ_CC = 1.0 - np.eye(coincidence.shape[-1])
     count_C = coincidence.sum(axis=-1)
     n = count_C.sum(axis=-1)
-    # pairs of any two labels, which is the agreement expected by chance
     pairs = (count_C[..., :, None] * count_C[..., None, :] * differ_CC).sum(axis=(-2, -1))
     with np.errstate(divide="ignore", invalid="ignore"):
         return (coincidence * differ_CC).sum(axis=(-2, -1)) / n, pairs / (n * (n - 1))
@@ -163,6 +154,5 @@ def _missing(label: Label) -> bool:
 
 
 def _label_indices(labels_N: Sequence[Sequence[Label]]) -> dict[Label, int]:
-    """Return the index of each label that occurs, in sorted order."""
     distinct = {label for labels in labels_N for label in labels}
     return {label: index for index, label in enumerate(sorted(distinct))}  # type: ignore[type-var]

@@ -53,7 +53,6 @@ def position_bias(shown_first_N: ArrayLike, shown_second_N: ArrayLike, prompts_N
     first_N = floats(shown_first_N)
     second_N = floats(shown_second_N)
     _same_length(first_N, second_N)
-    # a comparison without both orders does not count at all
     missing_N = np.isnan(first_N) | np.isnan(second_N)
 
     def fraction(outcome_N: ArrayLike) -> Estimate:
@@ -68,12 +67,7 @@ def position_bias(shown_first_N: ArrayLike, shown_second_N: ArrayLike, prompts_N
     )
 
 
-def excess_preference(
-    judge_N: ArrayLike,
-    truth_N: ArrayLike,
-    favoured_N: ArrayLike,
-    prompts_N: ArrayLike,
-) -> Estimate:
+def excess_preference(judge_N: ArrayLike, truth_N: ArrayLike, favoured_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
     """Return how much more often a judge prefers a kind of response than the truth does, e.g. longer ones or its own.
 
     It is the mean of (judge's score − true score) of the favoured response, over comparisons in which only one response
@@ -89,7 +83,6 @@ def excess_preference(
     truth_N = floats(truth_N)
     favoured_N = floats(favoured_N)
     _same_length(judge_N, truth_N, favoured_N)
-    # comparisons in which both or neither response is of the kind say nothing
     kept_N = ~np.isnan(favoured_N)
     sign_n = 2 * favoured_N[kept_N] - 1  # scores are those of A, so the excess changes its sign if B is favoured
     excess_n = sign_n * (judge_N - truth_N)[kept_N]
@@ -131,7 +124,6 @@ def choice_model(vote_N: ArrayLike, columns: Mapping[str, ArrayLike], prompts_N:
     arrays = {name: floats(values) for name, values in columns.items()}
     vote_N = floats(vote_N)
     _same_length(vote_N, *arrays.values())
-    # no column of ones: the model has no intercept
     design_NM = np.stack(list(arrays.values()), axis=1)
     fit: LogisticFit = clustered_logistic(design_NM, vote_N, prompts_N)
     coefficients = {name: fit.estimate(column) for column, name in enumerate(arrays)}

@@ -72,7 +72,6 @@ def prediction_powered_mean(judge_N: ArrayLike, people_N: ArrayLike, clusters_N:
     # L and U of the docstring, restricted to rows that the judge scored
     both_N = labelled_N & scored_N
     rest_N = ~labelled_N & scored_N
-    # estimates from one kind of label only
     people_sums_G = _influence(people_N, labelled_N, cluster_N)
     people = _estimate(_mean(people_N, labelled_N), people_sums_G, labelled_N, cluster_N, labelled_N)
     judge_sums_G = _influence(judge_N, scored_N, cluster_N)
@@ -97,9 +96,7 @@ def prediction_powered_mean(judge_N: ArrayLike, people_N: ArrayLike, clusters_N:
 
 
 def _mean(values_N: FloatArray, rows_N: BoolArray) -> float:
-    if rows_N.any():
-        return float(values_N[rows_N].mean())
-    return math.nan
+    return float(values_N[rows_N].mean()) if rows_N.any() else math.nan
 
 
 def _influence(values_N: FloatArray, rows_N: BoolArray, cluster_N: np.ndarray) -> FloatArray:
@@ -113,11 +110,7 @@ def _influence(values_N: FloatArray, rows_N: BoolArray, cluster_N: np.ndarray) -
 
 
 def _estimate(
-    mean: float,
-    sums_G: FloatArray,
-    counted_N: BoolArray,
-    cluster_N: np.ndarray,
-    limiting_N: BoolArray,
+    mean: float, sums_G: FloatArray, counted_N: BoolArray, cluster_N: np.ndarray, limiting_N: BoolArray
 ) -> Estimate:
     """Return mean ± t_{G−1}·√(G/(G − 1)·Σ S_g² + added variance), within [0, 1].
 
@@ -128,7 +121,6 @@ def _estimate(
     clusters = _count(cluster_N[counted_N])
     unscored = int((~counted_N).sum())
     limiting_clusters = _count(cluster_N[limiting_N])
-    # one cluster has no variance between clusters
     if limiting_clusters < 2:
         return Estimate(mean, -math.inf, math.inf, n, clusters, unscored=unscored)
     variance = limiting_clusters / (limiting_clusters - 1) * float(np.square(sums_G).sum())
@@ -146,8 +138,7 @@ def _gap(gap: float, sums_G: FloatArray, both_N: BoolArray, rest_N: BoolArray, c
     freedom = min(_count(cluster_N[both_N]), _count(cluster_N[rest_N])) - 1
     if freedom < 1:
         return Estimate(gap, -math.inf, math.inf, n, clusters)
-    variance = (freedom + 1) / freedom * float(np.square(sums_G).sum())
-    error = math.sqrt(variance)
+    error = math.sqrt((freedom + 1) / freedom * float(np.square(sums_G).sum()))
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
     return Estimate(gap, gap - half_width, gap + half_width, n, clusters)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations, product
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -115,14 +115,10 @@ def comparisons(
     same = [name for name, other in zip(first_N, second_N, strict=True) if name == other]
     if same:
         raise NumericError(f"{same[0]} is compared with itself in {len(same)} rows; leave these rows out")
-    # players are numbered in the order of their first comparison
-    in_order = [name for pair in zip(first_N, second_N, strict=True) for name in pair]
-    names = tuple(dict.fromkeys(in_order))
+    names = tuple(dict.fromkeys(name for pair in zip(first_N, second_N, strict=True) for name in pair))
     number = {name: index for index, name in enumerate(names)}
     scored_N = ~np.isnan(scores)
-    style_NF = np.zeros((len(scores), 0))
-    if columns:
-        style_NF = np.stack(list(columns.values()), axis=1)
+    style_NF = np.stack(list(columns.values()), axis=1) if columns else np.zeros((len(scores), 0))
     if np.isnan(style_NF[scored_N]).any():
         raise NumericError("a style difference is NaN; pass a number for every scored comparison")
     _, prompt_n = np.unique(prompts[scored_N], return_inverse=True)
@@ -164,10 +160,8 @@ def connection(league: Comparisons) -> LeagueConnectivity:
     # strongly connected components: players that reach each other by wins and ties
     count, group_K = connected_components(wins_KK > 0, directed=True, connection="strong")
     members: list[list[int]] = [np.flatnonzero(group_K == group).tolist() for group in range(count)]
-    # the largest group is the one that is rated
     members.sort(key=lambda group: (-len(group), group[0]))
-    named = [tuple(league.names[player] for player in group) for group in members]
-    groups = tuple(named)
+    groups = tuple(tuple(league.names[player] for player in group) for group in members)
     if count <= 1:
         return LeagueConnectivity(groups)
     problems = []
@@ -179,7 +173,7 @@ def connection(league: Comparisons) -> LeagueConnectivity:
         if island == island_K[main]:
             continue
         here = np.flatnonzero(island_K == island)
-        names = _listed([league.names[player] for player in here])
+        names = ", ".join(league.names[player] for player in here)
         problems.append(f"{names}: no scored comparison with {league.names[main]} or anyone compared with it")
         judge_next.append((league.names[here[0]], league.names[main]))
     # second kind: players that were compared with others, but won or lost all of these comparisons
@@ -194,29 +188,19 @@ def connection(league: Comparisons) -> LeagueConnectivity:
         outcome = "lost every comparison with players above them and won every one with players below"
         if not (won and lost):
             outcome = f"{'won' if won else 'lost'} every comparison with the others"
-        names = _listed([league.names[player] for player in group])
+        names = ", ".join(league.names[player] for player in group)
         problems.append(f"{names}: {outcome}, so the distance has no finite estimate without a prior")
         judge_next.append(_min_comparisons(league, wins_KK, group, others))
     return LeagueConnectivity(groups, tuple(problems), tuple(dict.fromkeys(judge_next)))
 
 
 def _min_comparisons(
-    league: Comparisons,
-    wins_KK: FloatArray,
-    group: Sequence[int],
-    others: Sequence[int],
+    league: Comparisons, wins_KK: FloatArray, group: Sequence[int], others: Sequence[int]
 ) -> tuple[str, str]:
     """Return a player of `group` and one of `others` that have been compared with each other least often."""
     counts_KK = wins_KK + wins_KK.T
-    pairs = []
-    for player in group:
-        pairs += [(counts_KK[player, other], player, other) for other in others]
-    _, player, other = min(pairs)
+    player, other = min(product(group, others), key=lambda pair: (counts_KK[pair], *pair))
     return league.names[player], league.names[other]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 @dataclass(frozen=True)
@@ -224,7 +208,6 @@ class Neighbours:
     """Two consecutive players of the ranking.
 
     Attributes:
-        above, below: names of the players.
         win_probability: probability that `above` is preferred to `below`.
         prompts_to_decide: number of prompts, with as many comparisons each as now, that detects a difference as large
             as the observed one with probability `POWER`; None if it is detected already or needs more than
@@ -246,12 +229,10 @@ class Ranking:
     """Strengths of the players that can be rated together, strongest first.
 
     Attributes:
-        order: names of the players.
         strengths: name → logits about the mean of the rated players.
         win_probabilities: (a, b) → P(a is preferred to b), at equal style.
         ranks: name → best and worst rank allowed by the differences to all others, jointly at LEVEL.
         style: name of a style difference → its coefficient, in logits per unit.
-        neighbours: pairs of consecutive players.
         connection: groups that can be rated together; players outside the first group have no strength here.
         prompts, n: number of prompts and comparisons among the rated players.
         draws, degenerate: number of bootstrap draws, and of those without a finite estimate, which are fitted with a
@@ -303,11 +284,10 @@ def bradley_terry(league: Comparisons, *, prior_sd: float | None = None) -> tupl
 
 
 def _check_style(league: Comparisons, prior_sd: float | None) -> None:
-    """Raise NumericError if a coefficient of style has no finite estimate."""
     columns = zip(league.style_names, league.style_NF.T, strict=True)
     constant = [name for name, column in columns if not column.any()]
     if constant:
-        raise NumericError(f"the style difference {_listed(constant)} is 0 in every comparison; leave it out")
+        raise NumericError(f"the style difference {', '.join(constant)} is 0 in every comparison; leave it out")
     # Strengths have K − 1 free parameters, because their mean is 0. With a prior they cannot grow without bound.
     design_NM = _design(league) if prior_sd is None else league.style_NF
     full_rank = len(league.style_names) + (len(league.names) - 1 if prior_sd is None else 0)
@@ -331,30 +311,20 @@ def _design(league: Comparisons) -> FloatArray:
 def _shift_of_strengths(league: Comparisons) -> FloatArray:
     """Return the (M, M) curvature of the direction that the likelihood leaves open: a common shift of all strengths."""
     players = len(league.names)
-    columns = len(league.names) + len(league.style_names)
+    columns = players + len(league.style_names)
     # any positive curvature works: it only fixes the mean of the strengths at 0
     flat_MM = np.zeros((columns, columns))
     flat_MM[:players, :players] = 1.0
     return flat_MM
 
 
-def _prior_precision(
-    league: Comparisons,
-    prior_sd: float | None,
-    style_sd: float | None = None,
-) -> FloatArray:
+def _prior_precision(league: Comparisons, prior_sd: float | None, style_sd: float | None = None) -> FloatArray:
     of_players = 0.0 if prior_sd is None else prior_sd**-2
     of_style = 0.0 if style_sd is None else style_sd**-2
     return np.repeat([of_players, of_style], [len(league.names), len(league.style_names)])
 
 
-def rank(
-    league: Comparisons,
-    *,
-    prior_sd: float | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Ranking:
+def rank(league: Comparisons, *, prior_sd: float | None = None, draws: int = DRAWS, seed: int = 0) -> Ranking:
     """Return strengths, win probabilities and ranks with intervals from a bootstrap over prompts.
 
     Intervals are expanded percentile intervals (`resampling.expanded_tail`). The interval of a rank follows from the
@@ -388,22 +358,11 @@ class StrengthDraws:
     degenerate_D: BoolArray
 
 
-def draw_strengths(
-    league: Comparisons,
-    draws: int,
-    *,
-    prior_sd: float | None = None,
-    seed: int = 0,
-) -> StrengthDraws:
+def draw_strengths(league: Comparisons, draws: int, *, prior_sd: float | None = None, seed: int = 0) -> StrengthDraws:
     """Fit bootstrap draws of prompts, each with all its comparisons."""
     # equal rows are merged and weighted by their count, which makes the fits much smaller
     design_NM = _design(league)
-    # R distinct rows, and how often each prompt contains them
-    rows_RM, row_N = np.unique(
-        np.column_stack([design_NM, league.score_N]),
-        axis=0,
-        return_inverse=True,
-    )
+    rows_RM, row_N = np.unique(np.column_stack([design_NM, league.score_N]), axis=0, return_inverse=True)
     counts_PR = np.zeros((league.prompts, len(rows_RM)))
     np.add.at(counts_PR, (league.prompt_N, row_N.ravel()), 1.0)
     weight_DR = resample_weights(league.prompts, draws, seed=seed) @ counts_PR
@@ -413,7 +372,6 @@ def draw_strengths(
     coefficients_DM, converged_D = fit_weighted(
         design_RM, score_R, weight_DR, precision_M=_prior_precision(league, prior_sd), flat_MM=flat_MM
     )
-    # a draw without a finite estimate is fitted again with a prior
     degenerate_D = ~converged_D
     if prior_sd is None:
         degenerate_D |= ~_draws_connected(design_RM[:, : len(league.names)], score_R, weight_DR)
@@ -455,12 +413,7 @@ def _summarise(
     connected: LeagueConnectivity,
     prior_sd: float | None,
 ) -> Ranking:
-    counts = {
-        "clusters": league.prompts,
-        "n": len(league.score_N),
-        "unscored": league.unscored,
-    }
-
+    counts = {"clusters": league.prompts, "n": len(league.score_N), "unscored": league.unscored}
     # draws of ties do not vary, but do not prove that the next outcome is a tie: then there is no interval
     varies = bool((league.score_N != 0.5).any())
 
@@ -470,12 +423,10 @@ def _summarise(
     order = [int(player) for player in np.argsort(-strength_K, kind="stable")]
     names = league.names
     win_probabilities = {}
-    for i in order:
-        for j in order:
-            if i != j:
-                draws_D = sigmoid(drawn.strength_DK[:, i] - drawn.strength_DK[:, j])
-                value = float(sigmoid(strength_K[i] - strength_K[j]))
-                win_probabilities[names[i], names[j]] = estimate(value, draws_D)
+    for i, j in permutations(order, 2):
+        draws_D = sigmoid(drawn.strength_DK[:, i] - drawn.strength_DK[:, j])
+        value = float(sigmoid(strength_K[i] - strength_K[j]))
+        win_probabilities[names[i], names[j]] = estimate(value, draws_D)
     neighbours = [
         _neighbours(league, above, below, strength_K, drawn.strength_DK, win_probabilities)
         for above, below in pairwise(order)
@@ -505,13 +456,11 @@ def _neighbours(
     strength_DK: FloatArray,
     win_probabilities: Mapping[tuple[str, str], Estimate],
 ) -> Neighbours:
-    """Return two consecutive players, and the number of prompts that would separate them at the observed spread."""
     names = league.names[above], league.names[below]
     probability = win_probabilities[names]
     gap = float(strength_K[above] - strength_K[below])
     error = float((strength_DK[:, above] - strength_DK[:, below]).std())
     needed = None
-    # undecided neighbours: find the number of prompts for the usual power
     if probability.low <= 0.5 and gap > 0:
         # the standard error falls with the root of the number of prompts; with many prompts normal quantiles suffice
         shift = float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER))
@@ -538,7 +487,6 @@ def _rank_intervals(strength_K: FloatArray, strength_DK: FloatArray, prompts: in
         error_O = np.maximum(gap_DO.std(axis=0), 1e-12)  # avoids a division by zero if all draws are equal
         largest_D = (np.abs(gap_DO - gap_O) / error_O).max(axis=1)
         margin_O = inflation * float(np.quantile(largest_D, LEVEL)) * error_O
-        # players that are certainly stronger or weaker bound the rank
         stronger = int((gap_O > margin_O).sum())
         weaker = int((gap_O < -margin_O).sum())
         intervals.append((1 + stronger, players - weaker))

@@ -37,7 +37,6 @@ def win_rate(score_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
     simple = clustered_mean(score_N, prompts_N)
     if not simple.bounded:
         return simple.within(0.0, 1.0)
-    # combine the half-width of the clustered mean with that of the added variance
     critical = float(stats.t.ppf((1 + LEVEL) / 2, simple.clusters - 1))
     added = critical * math.sqrt(added_variance(simple.mean, simple.n))
     half_width = math.hypot(simple.high - simple.mean, added)
@@ -98,21 +97,21 @@ def length_controlled_win_rate(
     """
     score_N = floats(score_N)
     difference_N = floats(length_difference_N)
-    scored_n = difference_N[~np.isnan(score_N)]
-    lengths_vary = bool(np.nan_to_num(scored_n).any())
+    scored_N = ~np.isnan(score_N)
+    lengths_vary = bool(np.nan_to_num(difference_N[scored_N]).any())
     # the intercept is the logit of the win rate at a length difference of 0
     columns = [np.ones_like(difference_N)]
     if lengths_vary:  # a constant column would make the regression singular
-        columns.append(saturated(difference_N, ~np.isnan(score_N)))
+        columns.append(saturated(difference_N, scored_N))
     design_NM = np.stack(columns, axis=1)
     fit = clustered_logistic(design_NM, score_N, prompts_N, separated_sd=PRIOR_SD)
-    if not fit.problem and not fit.by_prior and not np.isin(score_N[~np.isnan(score_N)], (0.0, 1.0)).all():
-        fit = _with_added_variance(fit, design_NM[~np.isnan(score_N)])
+    if not fit.problem and not fit.by_prior and not np.isin(score_N[scored_N], (0.0, 1.0)).all():
+        fit = _with_added_variance(fit, design_NM[scored_N])
     missing = Estimate(math.nan, -math.inf, math.inf, fit.n, fit.clusters, unscored=fit.unscored)
     length = fit.estimate(1) if lengths_vary else missing
     note = ""
     if fit.by_prior:
-        is_one_sided = np.ptp(score_N[~np.isnan(score_N)]) == 0
+        is_one_sided = np.ptp(score_N[scored_N]) == 0
         explained = "the judge prefers one side" if is_one_sided else "the lengths predict the preferred side"
         note = (
             f"{explained} without an exception, so the win rate at equal length is known only under a prior (standard "
@@ -144,9 +143,7 @@ def saturated(difference_N: ArrayLike, scored_N: BoolArray | None = None) -> Flo
     # root mean square about 0, not the standard deviation: equal lengths must stay at 0
     mean_square = float(np.nanmean(np.square(counted))) if counted.size else 0.0
     scale = math.sqrt(mean_square)
-    if scale:
-        return np.tanh(difference_N / scale)
-    return np.zeros_like(difference_N)
+    return np.tanh(difference_N / scale) if scale else np.zeros_like(difference_N)
 
 
 def _rate_of_intercept(fit: LogisticFit) -> Estimate:

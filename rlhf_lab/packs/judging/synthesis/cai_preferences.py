@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
 from rlhf_lab.packs.judging.judges.pairwise import Candidates, PairJudgement, judge_pairs
 from rlhf_lab.packs.judging.judges.rubric import JudgeRubric
 from rlhf_lab.packs.judging.synthesis import making
@@ -48,7 +47,6 @@ class ConstitutionalPreferences:
         return Result(metrics=self._write(rows), primary=["made/acceptance", "made/label_agreement"])
 
     def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
-        """Sample two responses to each prompt, and judge the pairs that pass the screening."""
         prompts = [item.prompt for item in items]
         first, second = self.responses.sample(prompts, 2, "cai_preferences/replies", chunk)
         rows: list[Row] = []
@@ -72,35 +70,30 @@ class ConstitutionalPreferences:
         return rows
 
     def _screen(self, prompt: str, first: str, second: str) -> str | None:
-        """Return why two responses are not worth a judgement, or None."""
         if self.is_contaminated(prompt):
             return making.CONTAMINATED
         if first == second:
             return making.IDENTICAL
-        problems = [making.length_problem(response, self.settings.max_words) for response in (first, second)]
-        return next((problem for problem in problems if problem), None)
+        limit = self.settings.max_words
+        return making.length_problem(first, limit) or making.length_problem(second, limit)
 
     def _write(self, rows: Sequence[Row]) -> Row:
-        """Write the corpus. Return its counts and, if the world knows the truth, the quality of its labels."""
         pairs = [row for row in rows if not row["problem"]]
         prompts = [row["prompt"] for row in pairs]
-        # one call for all responses: first the chosen ones, then the rejected ones
         responses = [row["chosen"] for row in pairs] + [row["rejected"] for row in pairs]
         gold = making.gold_of(self.run, prompts * 2, responses)
         if gold is not None:
-            for row, chosen, rejected in zip(pairs, gold[: len(pairs)], gold[len(pairs) :], strict=True):
+            for row, chosen, rejected in zip(pairs, *np.split(gold, 2), strict=True):
                 row |= {"gold_chosen": float(chosen), "gold_rejected": float(rejected)}
         about = {"constitution": self.constitution.name, "judge": dict(self.judge.identity)}
         kept, refused = making.write_corpus(self.run, "pairs", rows, about)
         metrics = {**making.counts(rows, kept, refused), **label_cost(self.run, self.judge, len(kept))}
         if not kept:
             return metrics
-        chosen_N = np.array([len(row["chosen"].split()) for row in kept], dtype=np.float64)
-        rejected_N = np.array([len(row["rejected"].split()) for row in kept], dtype=np.float64)
+        chosen_N, rejected_N = (np.array([len(row[side].split()) for row in kept]) for side in ("chosen", "rejected"))
         metrics["made/words"] = making.mean_over_prompts(chosen_N, kept)
         # the judge may prefer longer responses, which a reward model would learn
-        longer_N = win_or_tie(chosen_N - rejected_N)
-        metrics["made/longer_chosen"] = making.mean_over_prompts(longer_N, kept)
+        metrics["made/longer_chosen"] = making.mean_over_prompts(win_or_tie(chosen_N - rejected_N), kept)
         if gold is not None:
             gap_N = np.array([row["gold_chosen"] - row["gold_rejected"] for row in kept])
             metrics["made/label_agreement"] = making.mean_over_prompts(win_or_tie(gap_N), kept)
@@ -108,13 +101,12 @@ class ConstitutionalPreferences:
         names = self.constitution.names
         named_N2 = [[named_principle(text, names) for text in row["principles"]] for row in kept]
         for name in names:
-            decided_N = [float(np.mean([named == name for named in named_2])) for named_2 in named_N2]
+            decided_N = [named_2.count(name) / 2 for named_2 in named_N2]
             metrics[f"made/principle/{name}"] = making.mean_over_prompts(decided_N, kept)
         return metrics
 
 
 def _outcome(responses: Sequence[str], judgement: PairJudgement) -> Row:
-    """Return the chosen and the rejected response of a judgement, or the reason why there is no pair."""
     votes = judgement.votes
     row: Row = {"reasons": [vote.reason for vote in votes], "principles": [vote.principle for vote in votes]}
     unscored = next((vote.unscored for vote in votes if vote.unscored), None)

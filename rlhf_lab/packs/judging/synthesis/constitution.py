@@ -35,7 +35,6 @@ class Constitution:
     """Principles for responses.
 
     Attributes:
-        name: name of the constitution.
         principles: name → description of a response that follows the principle.
         instructions: one of `INSTRUCTIONS` → further instructions; "" if there are none.
     """
@@ -61,9 +60,7 @@ def named_principle(text: object, names: Sequence[str]) -> str | None:
 
 def constitution_path(setting: str, shipped: str) -> Path:
     """Return the file of a setting, or the shipped constitution of that name if the setting is empty."""
-    if setting:
-        return Path(setting).expanduser()
-    return FOLDER / f"{shipped}.yml"
+    return Path(setting).expanduser() if setting else FOLDER / f"{shipped}.yml"
 
 
 def content_digest(path: Path) -> str:
@@ -73,7 +70,6 @@ def content_digest(path: Path) -> str:
 
 def load_constitution(path: Path) -> Constitution:
     """Read a constitution. Raises ConfigError with all problems of the file."""
-    # all problems of the file are reported at once
     values = read_mapping(path, "the keys name and principles, see docs/judging/synthesis.md", "algorithm.constitution")
     if problems := _problems(values):
         raise ConfigError([f"{path}: {problem}" for problem in problems])
@@ -90,7 +86,6 @@ def _problems(values: Mapping[Any, Any]) -> list[str]:
     for key in INSTRUCTIONS:
         if not isinstance(values.get(key, ""), (str, type(None))):
             problems.append(f"{key} is {describe(values[key])}; expected text, or leave the key out")
-    # names and descriptions of principles are both required
     principles = values.get("principles")
     expected = "expected one line per principle, name: description of a good response"
     if not isinstance(principles, Mapping) or not principles:

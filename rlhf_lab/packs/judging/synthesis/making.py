@@ -43,7 +43,6 @@ class SynthesisItem:
     """A prompt to process.
 
     Attributes:
-        prompt: the prompt.
         draw: number of times that the prompt was selected before.
     """
 
@@ -90,8 +89,7 @@ class Contamination:
 def draw_tasks(run: Run, prompts: Sequence[str], count: int, purpose: str) -> list[SynthesisItem]:
     """Return at most `count` tasks by prompt, each once, in random order. If there are fewer, a note is added.
 
-    Args:
-        purpose: name of the random order, which depends on it and on the run's seed.
+    The random order depends on `purpose` and on the run's seed.
     """
     order = np.random.default_rng(run.seed(purpose)).permutation(len(prompts))
     if len(prompts) < count:
@@ -102,9 +100,7 @@ def draw_tasks(run: Run, prompts: Sequence[str], count: int, purpose: str) -> li
 def length_problem(text: str, max_words: int) -> str | None:
     """Return why a text is unusable because of its length, or None."""
     count = len(text.split())
-    if not count:
-        return EMPTY
-    return TOO_LONG if count > max_words else None
+    return EMPTY if not count else TOO_LONG if count > max_words else None
 
 
 def make_all(
@@ -117,9 +113,7 @@ def make_all(
 ) -> list[Row]:
     """Return the row of each item, in order. Chunks finished by an earlier attempt are read from disk.
 
-    Args:
-        settle: function from (index of the chunk, its items) to one row per item.
-        size: number of items in a chunk.
+    `settle` takes the index of a chunk and its items, and returns one row per item.
     """
     path = run.directory / WORK
     rows, ends = read_rows(path)
@@ -149,7 +143,6 @@ def reject_duplicates(rows: Sequence[Row], response_columns: Sequence[str], limi
         if row["problem"]:
             continue
         text = "\n".join(row[column] for column in response_columns)
-        # rows are compared within their prompt only
         known = earlier.setdefault(row["prompt"], NearDuplicates(limit))
         duplicate = known.find(text)
         if duplicate is None:
@@ -161,12 +154,9 @@ def reject_duplicates(rows: Sequence[Row], response_columns: Sequence[str], limi
 def write_corpus(run: Run, kind: str, rows: Sequence[Row], about: Row) -> tuple[list[Row], list[Row]]:
     """Write the corpus of the rows without a problem. Return (rows of the corpus, rejected rows)."""
     accepted = [row for row in rows if not row["problem"]]
-    kept = []
-    for row in accepted:
-        kept.append({name: value for name, value in row.items() if name != "problem"})
+    kept = [{name: value for name, value in row.items() if name != "problem"} for row in accepted]
     rejected = [row for row in rows if row["problem"]]
     upstream = {role: run.config.needs[role] for role in run.needs}
-    # provenance: the data and the upstream stages
     about = {"data": run.corpus.fingerprint, "upstream": upstream, **about}
     write_generated(run.directory, kind, kept, rejected, about)
     (run.directory / WORK).unlink(missing_ok=True)  # every item is now in one of the two files
@@ -175,25 +165,19 @@ def write_corpus(run: Run, kind: str, rows: Sequence[Row], about: Row) -> tuple[
 
 def counts(rows: Sequence[Row], kept: Sequence[Row], rejected: Sequence[Row]) -> Row:
     """Return the number of items and of their outcomes, see metrics.py."""
-    clusters = cluster([row["prompt"] for row in rows])
+    accepted_N = [float(not row["problem"]) for row in rows]
     return {
         "made/items": len(rows),
         "made/rows": len(kept),
         "made/prompts": len({row["prompt"] for row in kept}),
-        "made/acceptance": clustered_rate(np.array([not row["problem"] for row in rows], dtype=float), clusters),
+        "made/acceptance": clustered_rate(accepted_N, [row["prompt"] for row in rows]),
         **rejections(rejected),
     }
 
 
-def cluster(prompts: Sequence[str]) -> np.ndarray:
-    """Return a cluster index per row, equal for rows of the same prompt."""
-    return np.unique(np.array(prompts, dtype=object).astype(str), return_inverse=True)[1]
-
-
 def mean_over_prompts(values: Sequence[float] | FloatArray, rows: Sequence[Row]) -> Estimate:
     """Return the mean of a value over rows, with an interval clustered by prompt."""
-    clusters = cluster([row["prompt"] for row in rows])
-    return clustered_mean(np.asarray(values, dtype=np.float64), clusters)
+    return clustered_mean(values, [row["prompt"] for row in rows])
 
 
 def gold_of(run: Run, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray | None:
@@ -201,11 +185,8 @@ def gold_of(run: Run, prompts: Sequence[str], responses: Sequence[str]) -> Float
     if not prompts:
         return None
     try:
-        episodes = run.corpus.episodes(prompts, responses)
-        gold = run.corpus.measure(episodes).get("gold")
+        gold = run.corpus.measure(run.corpus.episodes(prompts, responses)).get("gold")
     except DataError:  # newly written prompts, which the world does not know
         run.note("the world does not know these prompts, so the true reward of their responses is not measured")
         return None
-    if gold is None:
-        return None
-    return np.asarray(gold, dtype=np.float64)
+    return None if gold is None else np.asarray(gold, dtype=np.float64)

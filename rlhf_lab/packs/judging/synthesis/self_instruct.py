@@ -14,11 +14,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.duplicates import NearDuplicates
 from rlhf_lab.data.transcript import as_prompt, human_turns, to_messages
-from rlhf_lab.packs.judging.judges.answers import object_schema, read_object
-from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
-from rlhf_lab.packs.judging.judges.questions import Writing
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
+from rlhf_lab.packs.judging.judges.questions import Writing, code_of, fence, object_schema, read_object
 from rlhf_lab.packs.judging.judges.requests import Completion, CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.making import Row, SynthesisItem
@@ -39,12 +36,7 @@ INSTRUCTIONS = (
 FORM = "Answer with a JSON object that has one key, prompts: a list of {count} texts."
 
 
-def prompts_request(
-    examples: Sequence[str],
-    count: int,
-    draw: int,
-    max_tokens: int,
-) -> CompletionRequest:
+def prompts_request(examples: Sequence[str], count: int, draw: int, max_tokens: int) -> CompletionRequest:
     """Return a request for new prompts.
 
     Args:
@@ -95,16 +87,10 @@ class NewPrompts:
     def finish(self) -> Result:
         requested = 0
         rows: list[Row] = []
-        # send requests in rounds until there are enough new prompts
-        while self._count_new(rows) < self.settings.prompts and requested < self.max_requests:
+        while sum(not row["problem"] for row in rows) < self.settings.prompts and requested < self.max_requests:
             requested = min(requested + ROUND, self.max_requests)
             rows = self._screen(self._answers(requested))
         return Result(metrics=self._write(rows), primary=["made/rows", "made/acceptance"])
-
-    @staticmethod
-    def _count_new(rows: Sequence[Row]) -> int:
-        """Return the number of accepted prompts."""
-        return sum(not row["problem"] for row in rows)
 
     def _answers(self, count: int) -> list[Row]:
         """Return the answers to the first `count` requests. Those of earlier rounds and attempts are read from disk."""
@@ -117,17 +103,13 @@ class NewPrompts:
         for item in items:
             # the examples of a request depend on its index only, so a resumed stage sends the same request
             rng = np.random.default_rng(self.run.seed("self_instruct/examples", item.draw))
-            order = rng.permutation(len(self.seeds))
-            examples = [self.seeds[i] for i in order[: settings.examples]]
+            examples = [self.seeds[i] for i in rng.permutation(len(self.seeds))[: settings.examples]]
             requests.append(prompts_request(examples, settings.per_request, item.draw, settings.max_tokens))
         responses = self.judge.complete_many(requests, title="new prompts")
-        return [
-            {"request": item.draw, "text": response.text, "stop": response.stop}
-            for item, response in zip(items, responses, strict=True)
-        ]
+        answered = zip(items, responses, strict=True)
+        return [{"request": item.draw, "text": response.text, "stop": response.stop} for item, response in answered]
 
     def _screen(self, answers: Sequence[Row]) -> list[Row]:
-        """Return a row per new prompt, and one per request without an answer."""
         limit = self.settings.max_overlap or 1.0
         is_contaminated = making.Contamination(self.run, limit)
         of_seeds = NearDuplicates(limit, self.seeds)
@@ -141,24 +123,18 @@ class NewPrompts:
             for text in texts:
                 if expected == 0:  # enough prompts: the rest of the answers is not used
                     return rows
-                row: Row = {
-                    "prompt": as_prompt(text),
-                    "request": answer["request"],
-                    "problem": None,
-                }
-                # the first problem counts; cheap checks come first
-                row["problem"] = making.length_problem(text, self.settings.max_words)
-                if not row["problem"] and of_seeds.find(text) is not None:
-                    row["problem"] = OF_A_SEED
-                if not row["problem"] and is_contaminated(row["prompt"]):
-                    row["problem"] = making.CONTAMINATED
-                duplicate = earlier.find(text)
-                if not row["problem"] and duplicate is not None:
-                    row["problem"] = making.DUPLICATE if duplicate == text else making.NEAR_DUPLICATE
-                if not row["problem"]:
+                prompt = as_prompt(text)
+                problem = making.length_problem(text, self.settings.max_words)
+                if not problem and of_seeds.find(text) is not None:
+                    problem = OF_A_SEED
+                if not problem and is_contaminated(prompt):
+                    problem = making.CONTAMINATED
+                if not problem and (duplicate := earlier.find(text)) is not None:
+                    problem = making.DUPLICATE if duplicate == text else making.NEAR_DUPLICATE
+                if not problem:
                     earlier.add(text)
                     expected -= 1
-                rows.append(row)
+                rows.append({"prompt": prompt, "request": answer["request"], "problem": problem})
         return rows
 
     def _write(self, rows: Sequence[Row]) -> Row:

@@ -135,7 +135,6 @@ class SyntheticSFT(UnderConstitution):
 
     def contradictions(self, config: Config) -> list[str]:
         problems = super().contradictions(config)
-        # the policy is needed exactly if it writes the drafts
         has_policy = bool(config.needs.get("policy"))
         if self.drafts == "policy" and not has_policy:
             problems.append("algorithm.drafts=policy samples from a policy; name it: +needs.policy=sft")

@@ -14,11 +14,17 @@ import numpy as np
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.duplicates import words
 from rlhf_lab.data.transcript import to_conversation
-from rlhf_lab.packs.judging.judges.answers import STOPS, object_schema, read_object, reason_of
-from rlhf_lab.packs.judging.judges.context import judge_of
-from rlhf_lab.packs.judging.judges.frames import code_of, fence, fence_conversation
-from rlhf_lab.packs.judging.judges.label_cost import label_cost
-from rlhf_lab.packs.judging.judges.questions import Writing
+from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
+from rlhf_lab.packs.judging.judges.questions import (
+    STOPS,
+    Writing,
+    code_of,
+    fence,
+    fence_conversation,
+    object_schema,
+    read_object,
+    reason_of,
+)
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.synthesis import making
 from rlhf_lab.packs.judging.synthesis.constitution import Constitution, load_constitution, named_principle
@@ -51,65 +57,42 @@ def draft_request(item: SynthesisItem, max_tokens: int) -> CompletionRequest | N
     messages, tools = to_conversation(item.prompt)
     system = [str(message["content"]) for message in messages if message["role"] == "system"]
     turns = [message for message in messages if message["role"] != "system"]
-    roles_known = all(message["role"] in ("user", "assistant") for message in turns)
-    simple = roles_known and all("tool_calls" not in message for message in turns)
+    simple = all(message["role"] in ("user", "assistant") and "tool_calls" not in message for message in turns)
     if tools or not simple or not turns or turns[-1]["role"] != "user":
         return None
     about = Writing("reply", item.prompt, draw=item.draw)
-    return CompletionRequest(
-        tuple(turns),
-        "\n\n".join([DRAFT, *system]),
-        max_tokens,
-        draw=item.draw,
-        about=about,
-    )
+    return CompletionRequest(tuple(turns), "\n\n".join([DRAFT, *system]), max_tokens, draw=item.draw, about=about)
 
 
-def critique_request(
-    constitution: Constitution,
-    prompt: str,
-    draft: str,
-    max_tokens: int,
-) -> CompletionRequest:
+def critique_request(constitution: Constitution, prompt: str, draft: str, max_tokens: int) -> CompletionRequest:
     """Return the request for the principles that a response violates, with reasons."""
     code = code_of([prompt, draft])
     content = "\n\n".join([fence_conversation(prompt, code), fence("reply", draft, code)])
-    names = ", ".join(constitution.names)
-    further = constitution.instructions["critique"]
-    parts = [CRITIQUE.format(principles=constitution.described()), further, CRITIQUE_FORM.format(names=names)]
-    # a list of {principle, reason}, with the principles of the constitution only
+    form = CRITIQUE_FORM.format(names=", ".join(constitution.names))
+    parts = [CRITIQUE.format(principles=constitution.described()), constitution.instructions["critique"], form]
     violation = object_schema(
         {"principle": {"type": "string", "enum": list(constitution.names)}, "reason": {"type": "string"}}
     )
     schema = object_schema({"violations": {"type": "array", "items": violation}})
     about = Writing("critique", prompt, draft, constitution.names)
     system = "\n\n".join(part for part in parts if part)
-    return CompletionRequest((_user(content),), system, max_tokens, schema, about=about)
+    message = Message(role="user", content=content)
+    return CompletionRequest((message,), system, max_tokens, schema, about=about)
 
 
 def revision_request(
-    constitution: Constitution,
-    prompt: str,
-    draft: str,
-    violations: Sequence[Mapping[str, str]],
-    max_tokens: int,
+    constitution: Constitution, prompt: str, draft: str, violations: Sequence[Mapping[str, str]], max_tokens: int
 ) -> CompletionRequest:
     """Return the request for a response in which the violations of the critique are repaired."""
     critique = "\n".join(f"- {violation['principle']}: {violation['reason']}" for violation in violations)
     code = code_of([prompt, draft, critique])
     parts = [fence_conversation(prompt, code), fence("reply", draft, code), fence("critique", critique, code)]
     schema = object_schema({"revision": {"type": "string"}})
-    violated = [violation["principle"] for violation in violations]
-    about = Writing("revision", prompt, draft, tuple(violated))
-    # a constitution may add instructions, or leave them out
+    about = Writing("revision", prompt, draft, tuple(violation["principle"] for violation in violations))
     instructions = [REVISE, constitution.instructions["revise"], REVISE_FORM]
     system = "\n\n".join(filter(None, instructions))
-    message = _user("\n\n".join(parts))
+    message = Message(role="user", content="\n\n".join(parts))
     return CompletionRequest((message,), system, max_tokens, schema, about=about)
-
-
-def _user(content: str) -> Message:
-    return {"role": "user", "content": content}
 
 
 def read_violations(answer: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, str]] | None:
@@ -160,17 +143,17 @@ class SyntheticDemonstrations:
         return first
 
     def _make_result(self, chunk: int, items: Sequence[SynthesisItem]) -> list[Row]:
-        rows: list[Row] = [{"prompt": item.prompt, "draw": item.draw, "problem": None} for item in items]
-        for row in rows:
+        rows: list[Row] = []
+        for item in items:
             # screen prompts first, so that nothing is paid for contaminated ones
-            row["problem"] = making.CONTAMINATED if self.is_contaminated(row["prompt"]) else None
+            problem = making.CONTAMINATED if self.is_contaminated(item.prompt) else None
+            rows.append({"prompt": item.prompt, "draw": item.draw, "problem": problem})
         self._draft(rows, items, chunk)
         self._criticise(rows)
         self._revise(rows)
         return rows
 
     def _draft(self, rows: Sequence[Row], items: Sequence[SynthesisItem], chunk: int) -> None:
-        """Write a draft into every row without a problem."""
         if self.responses is not None:
             # the policy samples all prompts of a chunk in one call, also those with a problem
             (drafts,) = self.responses.sample([item.prompt for item in items], 1, "synthetic_sft/drafts", chunk)
@@ -190,7 +173,6 @@ class SyntheticDemonstrations:
                 requests.append(request)
         for row, response in zip(requested, self._ask(requests, "drafts"), strict=True):
             row["draft"] = response.text.strip()
-            # refused and truncated drafts are rejected
             stop = STOPS.get(response.stop)
             row["problem"] = f"draft {stop}" if stop else self._length_problem(row["draft"])
 
@@ -212,12 +194,10 @@ class SyntheticDemonstrations:
     def _revise(self, rows: Sequence[Row]) -> None:
         """Write the revision into every row whose draft violates a principle."""
         requested = [row for row in rows if not row["problem"] and row["violations"]]
-        requests = [
-            revision_request(
-                self.constitution, row["prompt"], row["draft"], row["violations"], self.settings.max_tokens
-            )
-            for row in requested
-        ]
+        requests = []
+        for row in requested:
+            texts = (row["prompt"], row["draft"], row["violations"])
+            requests.append(revision_request(self.constitution, *texts, self.settings.max_tokens))
         for row, response in zip(requested, self._ask(requests, "revisions"), strict=True):
             answer, unscored = read_object(response)
             revision = answer.get("revision")
@@ -234,36 +214,26 @@ class SyntheticDemonstrations:
         return making.length_problem(text, self.settings.max_words)
 
     def _ask(self, requests: Sequence[CompletionRequest], title: str) -> list[Any]:
-        if requests:
-            return self.judge.complete_many(requests, title=title)
-        return []
+        return self.judge.complete_many(requests, title=title) if requests else []
 
     def _write(self, rows: Sequence[Row]) -> Row:
-        """Write the corpus. Return its counts and, if the world knows the truth, the gain of the revisions."""
-        about = {
-            "constitution": self.constitution.name,
-            "drafts": self.settings.drafts,
-            "judge": dict(self.judge.identity),
-        }
+        judge = dict(self.judge.identity)
+        about = {"constitution": self.constitution.name, "drafts": self.settings.drafts, "judge": judge}
         kept, rejected = making.write_corpus(self.run, "demonstrations", rows, about)
         metrics = {**making.counts(rows, kept, rejected), **label_cost(self.run, self.judge, len(kept))}
-        # statistics of the critiques, over all drafts that have one
         criticised = [row for row in rows if "violations" in row]
         if criticised:
-            named_N = [len(row["violations"]) for row in criticised]
-            metrics["made/violations"] = making.mean_over_prompts(named_N, criticised)
-            faultless_N = [float(not row["violations"]) for row in criticised]
-            metrics["made/fault_free"] = making.mean_over_prompts(faultless_N, criticised)
+            named = [{violation["principle"] for violation in row["violations"]} for row in criticised]
+            columns = {"made/violations": [len(row["violations"]) for row in criticised]}
+            columns["made/fault_free"] = [not principles for principles in named]
             for name in self.constitution.names:
-                named = [{violation["principle"] for violation in row["violations"]} for row in criticised]
-                violated_N = [float(name in principles) for principles in named]
-                metrics[f"made/principle/{name}"] = making.mean_over_prompts(violated_N, criticised)
+                columns[f"made/principle/{name}"] = [name in principles for principles in named]
+            metrics |= {key: making.mean_over_prompts(values, criticised) for key, values in columns.items()}
         if not kept:
             return metrics
         words_N = [len(row["completion"].split()) for row in kept]
         metrics["made/words"] = making.mean_over_prompts(words_N, kept)
         prompts = [row["prompt"] for row in kept]
-        # one call measures completions and drafts, in this order
         responses = [row["completion"] for row in kept] + [row["draft"] for row in kept]
         gold = making.gold_of(self.run, prompts * 2, responses)
         if gold is not None:

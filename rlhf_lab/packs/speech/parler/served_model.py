@@ -117,7 +117,7 @@ class ServedModel(ABC):
         """Read the weights of the adapter that `save_adapter` wrote."""
         import peft
 
-        stored = load_file(directory / lora.WEIGHTS)
+        stored = load_file(directory / lora.ADAPTER_WEIGHTS)
         tensors = {name.removeprefix(lora.PREFIX): tensor for name, tensor in stored.items()}
         loaded: Any = peft.set_peft_model_state_dict(self.model, tensors, adapter_name=lora.NAME)
         if loaded.unexpected_keys:

@@ -7,12 +7,11 @@ simulated listener preferred the response `chosen`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data.loading import fingerprint, sampled_splits
+from rlhf_lab.data.loading import sampled_splits, world_corpus
 from rlhf_lab.packs.speech.sound.stream_renderer import StreamRenderer
 from rlhf_lab.packs.speech.world.clip_world import ClipWorld, DeliveryT, UtteranceT
 from rlhf_lab.packs.speech.world.prompts import NEW_VOICE
@@ -50,17 +49,9 @@ def draw_corpus(
         new_voice = [metadata[pair.prompt]["category"] == NEW_VOICE for pair in rows]
         report[split].statistics["share with the held-out voice"] = float(np.mean(new_voice))
     # versions, codec, settings and pairs determine the corpus
-    content = f"{described} {world.codec.fingerprint} {settings!r} {fingerprint(**pairs)}"
-    return Corpus(
-        name=name,
-        train=pairs["train"],
-        test=pairs["test"],
-        fingerprint=sha256(content.encode()).hexdigest(),
-        oracle=world,
-        metadata=metadata,
-        report=report,
-        renderer=StreamRenderer(world.codec),
-    )
+    described = f"{described} {world.codec.fingerprint}"
+    renderer = StreamRenderer(world.codec)
+    return world_corpus(name, described, settings, pairs, report, oracle=world, metadata=metadata, renderer=renderer)
 
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:

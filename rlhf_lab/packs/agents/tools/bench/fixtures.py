@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
-from hashlib import blake2b
 from typing import Any, NotRequired, TypedDict
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool
+from rlhf_lab.packs.agents.tools.knowledge import ToolKnowledge, calculator_tool, hashed
 from rlhf_lab.packs.agents.tools.retrieval import PassageIndex, retrieval_tool
-from rlhf_lab.packs.agents.tools.table import Cell, DataTable, TableBase, table_tools
+from rlhf_lab.packs.agents.tools.table import DataTable, TableBase, table_tools
 
 BUSY = "busy: {} did not answer; the same call may work when it is tried again"
 UNAVAILABLE = "{} is out of service today; trying again does not help"
 SIMILARITY = 0.75
 """Minimum similarity (ratio of difflib) of a name that is suggested."""
-
-
-class TableFixture(TypedDict):
-    columns: list[str]
-    rows: list[list[Cell]]
 
 
 class Fixture(TypedDict):
@@ -37,7 +32,7 @@ class Fixture(TypedDict):
     facts: NotRequired[dict[str, dict[str, str]]]
     moved: NotRequired[dict[str, str]]
     passages: NotRequired[dict[str, str]]
-    tables: NotRequired[dict[str, TableFixture]]
+    tables: NotRequired[dict[str, DataTable]]
     busy: NotRequired[dict[str, int]]
     unavailable: NotRequired[list[str]]
 
@@ -51,10 +46,7 @@ def fixture_tools(fixture: Fixture, seed: int) -> list[Tool]:
     if "passages" in fixture:
         tools.append(retrieval_tool(PassageIndex(fixture["passages"])))
     if "tables" in fixture:
-        tables = {}
-        for name, table in fixture["tables"].items():
-            tables[name] = DataTable(table["columns"], table["rows"])
-        tools += table_tools(TableBase(tables))
+        tools += table_tools(TableBase(fixture["tables"]))
     # The calculator needs no content, so every task has it.
     tools.append(calculator_tool())
     busy, unavailable = fixture.get("busy", {}), fixture.get("unavailable", [])
@@ -114,20 +106,18 @@ def make_busy(tool: Tool, limit: int, seed: int) -> Tool:
         key = f"{seed} {tool.name} {sorted(arguments.items())}"
         tries[key] = tries.get(key, 0) + 1
         # A hash of the call decides, so that the number does not depend on earlier calls.
-        digest = blake2b(key.encode(), digest_size=8).digest()
-        busy_times = int.from_bytes(digest, "big") % (limit + 1)
-        if tries[key] <= busy_times:
+        if tries[key] <= hashed(key) % (limit + 1):
             raise ToolError(BUSY.format(tool.name))
         return tool.run(**arguments)
 
-    return Tool(tool.name, tool.description, tool.parameters, run)
+    return replace(tool, run=run)
 
 
 def make_unavailable(tool: Tool) -> Tool:
     def run(**arguments: Any) -> str:
         raise ToolError(UNAVAILABLE.format(tool.name))
 
-    return Tool(tool.name, tool.description, tool.parameters, run)
+    return replace(tool, run=run)
 
 
 def fixture_values(fixture: Fixture) -> list[str]:
@@ -136,7 +126,6 @@ def fixture_values(fixture: Fixture) -> list[str]:
     for relations in fixture.get("facts", {}).values():
         values += relations.values()
     for table in fixture.get("tables", {}).values():
-        rows: Sequence[Sequence[Cell]] = table["rows"]
-        values += [str(cell) for row in rows for cell in row if cell is not None]
+        values += [str(cell) for row in table["rows"] for cell in row if cell is not None]
     # The order matters: scripted agents choose from these values at random.
     return list(dict.fromkeys(values))

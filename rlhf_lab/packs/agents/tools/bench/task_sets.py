@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import require
-from rlhf_lab.core.files import fingerprint
 from rlhf_lab.core.tools import Tool
-from rlhf_lab.environments.splits import SPLITS, transcript
+from rlhf_lab.environments.splits import transcript
 from rlhf_lab.packs.agents.tools.bench.fixtures import fixture_tools
 from rlhf_lab.packs.agents.tools.bench.templates import CATEGORIES, Template, all_templates
 from rlhf_lab.packs.agents.tools.task_set import ToolTaskRow
 
-# Task files have digests of their own; this number covers the code that reads them.
-VERSION = 2
-"""Version of the tools, part of the fingerprint. Increase it if the same files lead to other messages or results."""
 MINI_CATEGORIES = ("tool_use", "multi_step", "failure_recovery")
 
 
-class _BenchTasks(ABC):
-    """Common base of both sets: tools, and the fingerprint."""
-
-    @abstractmethod
-    def tasks(self, split: str) -> Sequence[Task]: ...
+class _BenchTasks:
+    """Common base of both sets."""
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
         """Return the tools of one attempt; the seed decides when a busy tool is busy."""
         return fixture_tools(task.metadata["fixture"], seed)
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 digest of every task of both splits, including fixtures."""
-        contents = []
-        for split in SPLITS:
-            contents.append([dict(task.metadata) for task in self.tasks(split)])
-        return fingerprint([VERSION, contents])
 
 
 @dataclass(frozen=True)
@@ -99,6 +83,4 @@ def templates_of(categories: Sequence[str]) -> list[Template]:
 
 def require_categories(categories: Sequence[str]) -> None:
     unknown = [category for category in categories if category not in CATEGORIES]
-    require(
-        (bool(categories) and not unknown, f"categories={list(categories)}: choose from {', '.join(CATEGORIES)}"),
-    )
+    require((bool(categories) and not unknown, f"categories={list(categories)}: choose from {', '.join(CATEGORIES)}"))

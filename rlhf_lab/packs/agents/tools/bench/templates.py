@@ -18,11 +18,13 @@ A template of tasks/*.yml:
 
 Names and numbers of one task are all different. In addition to the facts of the template, a base contains
 `DISTRACTORS` sampled entities, so that naming an arbitrary value is rarely right. A call that starts with "? " is
-optional.
+optional. Names are invented, so that no model can know an answer from its training data.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,21 +40,14 @@ from rlhf_lab.core.tools import Tool, call_tool
 from rlhf_lab.core.yaml_files import read_yaml
 from rlhf_lab.data.text_calls import ACTION, read_move
 from rlhf_lab.environments.maths.expressions import format_decimal
+from rlhf_lab.environments.splits import split_of
 from rlhf_lab.packs.agents.tools.bench.fixtures import Fixture, fixture_tools
-from rlhf_lab.packs.agents.tools.bench.formulas import Value, compute
-from rlhf_lab.packs.agents.tools.bench.names import draw_name, draw_person, misspell
 from rlhf_lab.packs.agents.tools.task_set import ExpectedCall, ToolTaskRow
 
+Value = str | Fraction
+
 TASKS = Path(__file__).resolve().parent / "tasks"
-CATEGORIES = (
-    "tool_use",
-    "multi_step",
-    "failure_recovery",
-    "long_horizon",
-    "flaky",
-    "ambiguous",
-    "conflicting",
-)
+CATEGORIES = ("tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting")
 """Names of the files in `TASKS`, in the order of reports. The first three are the 36 tasks of AgentBench-Mini."""
 SLOT = re.compile(r"\{(\w+)\}")  # {name} in a text of a template
 RANGE = re.compile(r"(\d+)\.\.(\d+)")  # 10..99, a kind of slot
@@ -61,6 +56,15 @@ DISTRACTORS = 4  # entities of a knowledge base besides those of the question
 MOST_TRIES = 200  # variants that repeat a question or give the answer away, before it is an error
 FREE_TEXT = ("calculate", "sql", "retrieve")
 """Tools whose arguments can express the same request in many ways, so their calls are compared by their results."""
+
+_ONSETS = "b br bl d dr f fr fl g gr gl h k kl kr l m n p pr qu r s sk sl sn st t th tr v w y z zw"
+_VOWELS = "a e i o u ae ei ou ea oa"
+_MIDDLES = "bb dd ff gg ld lf lk lm lv mb mm mp nd ndr nn nt pp rb rd rk rl rm rt rv ss sk st tt vr x zz"
+_ENDINGS = "a ack ald an ard e eck el en er eth ic il in ir is o ock ol ond or oth um und une ur yr yx"
+SOUNDS = tuple(sounds.split() for sounds in (_ONSETS, _VOWELS, _MIDDLES, _ENDINGS))
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+COMPARISONS = {ast.Gt: operator.gt, ast.Lt: operator.lt, ast.Eq: operator.eq}
+FUNCTIONS = {"min": min, "max": max}
 
 
 def files_digest(categories: Iterable[str]) -> str:
@@ -180,10 +184,10 @@ class Template:
         # Every distractor has all relations, so that a search for the relation alone does not find the answer.
         for _ in range(DISTRACTORS):
             entity = _unused_name(rng, split, values)
-            entry = {}
-            for relation, value in relations.items():
-                name = fill_text(relation, values)
-                entry[name] = self._like(value, rng, split, values)
+            entry = {
+                fill_text(relation, values): self._like(value, rng, split, values)
+                for relation, value in relations.items()
+            }
             entries[entity] = entry
         return entries
 
@@ -214,7 +218,7 @@ def draw_value(kind: str, rng: Random, split: str, values: Mapping[str, Value]) 
     if kind == "name":
         return draw_name(rng, split)
     if kind == "person":
-        return draw_person(rng, split)
+        return f"{draw_name(rng, split)} {draw_name(rng, split)}"
     raise DataError(f"unknown kind of slot {kind!r}; use name, person, 10..99, misspelt SLOT, or one | another")
 
 
@@ -262,20 +266,14 @@ def _filled(value: Any, values: Mapping[str, Value]) -> Any:
             return int(number)
         return fill_text(value, values)
     if isinstance(value, Mapping):
-        filled = {}
-        for key, item in value.items():
-            filled[fill_text(str(key), values)] = _filled(item, values)
-        return filled
+        return {fill_text(str(key), values): _filled(item, values) for key, item in value.items()}
     if isinstance(value, list):
         return [_filled(item, values) for item in value]
     return value
 
 
 def _texts(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    texts = {}
-    for entity, relations in metadata.items():
-        texts[entity] = {key: str(value) for key, value in relations.items()}
-    return texts
+    return {entity: {key: str(value) for key, value in relations.items()} for entity, relations in metadata.items()}
 
 
 def _unused_name(rng: Random, split: str, values: Mapping[str, Value]) -> str:
@@ -298,11 +296,10 @@ KEYS = (*REQUIRED_KEYS, "any_order", "tolerance", "unit", *FIXTURE_KEYS)
 def read_templates(category: str) -> list[Template]:
     """Read the templates of a file. Raise DataError, which names the file, the task and the key, if one is wrong."""
     path = TASKS / f"{category}.yml"
-    templates = []
-    for number, entry in enumerate(read_yaml(path), start=1):
-        where = f"{path.name}, task {number}"
-        templates.append(_read_template(entry, category, where))
-    return templates
+    return [
+        _read_template(entry, category, f"{path.name}, task {number}")
+        for number, entry in enumerate(read_yaml(path), start=1)
+    ]
 
 
 def _read_template(entry: Mapping[str, Any], category: str, where: str) -> Template:
@@ -327,5 +324,75 @@ def _read_template(entry: Mapping[str, Any], category: str, where: str) -> Templ
 
 @cache
 def all_templates() -> tuple[Template, ...]:
-    """Return every template, category by category."""
     return tuple(template for category in CATEGORIES for template in read_templates(category))
+
+
+def draw_name(rng: Random, split: str) -> str:
+    """Sample one word such as "Brennol" out of about 300,000; the names of `train` and `test` are disjoint."""
+    for _ in range(MOST_TRIES):
+        letters = [rng.choice(sounds) for sounds in SOUNDS]
+        name = "".join(letters).capitalize()
+        if split_of(name) == split:
+            return name
+    raise ValueError(f"no name of the split {split!r} in {MOST_TRIES} tries; use the split train or test")
+
+
+def misspell(name: str, rng: Random) -> str:
+    """Swap two neighbouring letters of a name, or leave one out; the first letter stays."""
+    # A position is followed by another letter of the same word, so that a swap does not move a space.
+    inner = range(1, len(name) - 1)
+    positions = [at for at in inner if name[at : at + 2].isalpha()]
+    for _ in range(MOST_TRIES):
+        at = rng.choice(positions)
+        before, after = name[:at], name[at + 2 :]
+        first, second = name[at], name[at + 1]
+        swapped = before + second + first + after
+        shortened = before + second + after
+        wrong = rng.choice((swapped, shortened))
+        # Swapping two equal letters changes nothing, so it is tried again.
+        if wrong != name:
+            return wrong
+    raise ValueError(f"{name!r} has no two different neighbouring letters to swap; use a longer name")
+
+
+def compute(formula: str, values: Mapping[str, Value]) -> Value:
+    """Return the exact value of a formula such as "first if n > m else second". Raise ValueError if it has none.
+
+    The supported subset of Python's expressions is evaluated on the syntax tree. It contains nothing that could call or
+    access other code.
+    """
+    try:
+        tree = ast.parse(formula.strip(), mode="eval")
+        return _evaluated(tree.body, values)
+    except (SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{formula!r} is not a valid formula of {', '.join(values)}: {error}") from None
+
+
+def _evaluated(node: ast.expr, values: Mapping[str, Value]) -> Value:
+    match node:
+        case ast.Name():
+            return values[node.id]
+        # Fraction, because the answers of tasks have to be exact
+        case ast.Constant(value=int() as index):
+            return Fraction(index)
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.BinOp():
+            left, right = _evaluated(node.left, values), _evaluated(node.right, values)
+            apply = OPERATORS[type(node.op)]
+            return apply(left, right)
+        case ast.IfExp():
+            branch = node.body if _holds(node.test, values) else node.orelse
+            return _evaluated(branch, values)
+        case ast.Call(func=ast.Name(id=name), keywords=[]):
+            function = FUNCTIONS[name]
+            return function(_evaluated(argument, values) for argument in node.args)
+    raise TypeError(f"{ast.unparse(node)} is not allowed")
+
+
+def _holds(node: ast.expr, values: Mapping[str, Value]) -> bool:
+    match node:
+        case ast.Compare(left=left, ops=[comparison], comparators=[right]):
+            compare = COMPARISONS[type(comparison)]
+            return bool(compare(_evaluated(left, values), _evaluated(right, values)))
+    raise TypeError(f"{ast.unparse(node)} is not a comparison of two values")

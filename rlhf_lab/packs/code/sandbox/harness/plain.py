@@ -64,27 +64,18 @@ def _decode(value: object) -> object:
         return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
-    # a dictionary in JSON is always a tagged value
     if len(value) != 1:
         raise KeyError("one type")
     kind, content = next(iter(value.items()))
     return DECODERS[kind](content)
 
 
-def _decode_complex(content: list) -> complex:
-    return complex(*content)
-
-
-def _decode_dict(content: list) -> dict:
-    return {_decode(key): _decode(item) for key, item in content}
-
-
 DECODERS: dict[str, Callable[[Any], object]] = {
     "int": lambda content: int(content, 16),
-    "complex": _decode_complex,
+    "complex": lambda content: complex(*content),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
-    "dict": _decode_dict,
+    "dict": lambda content: {_decode(key): _decode(item) for key, item in content},
     "tuple": lambda content: tuple(_decode(item) for item in content),
     "set": lambda content: {_decode(item) for item in content},
     "frozenset": lambda content: frozenset(_decode(item) for item in content),

@@ -41,23 +41,15 @@ class CandidateError(Exception):
 
 
 class CandidateProcess:
-    """Proxy of the candidate process, which provides its functions.
-
-    Attributes:
-        last_call: last call and its result, for the message of a failed test.
-        last_error: last error that the candidate raised.
-        unsupported: reason why a test cannot be run for any candidate; empty if there is none.
-        has_finished: True if the process has exited.
-        no_answer: reason why the current test fails even if it accepts any error, such as an invalid answer; None if
-            there is no such reason.
-    """
+    """Proxy of the candidate process, which provides its functions."""
 
     def __init__(self, answers: TextIO, calls: TextIO):
         self._answers, self._calls = answers, calls
-        self.last_call = ""
-        self.last_error: Exception | None = None
-        self.unsupported = ""
+        self.last_call = ""  # last call and its result, for the message of a failed test
+        self.last_error: Exception | None = None  # last error that the candidate raised
+        self.unsupported = ""  # reason why a test cannot be run for any candidate; empty if there is none
         self.has_finished = False
+        # reason why the current test fails even if it accepts any error, such as an invalid answer; None if none
         self.no_answer: str | None = None
 
     def receive(self) -> dict:
@@ -212,29 +204,23 @@ def _name(function: ast.expr) -> str:
 
 
 class Test:
-    """A hidden test.
-
-    Attributes:
-        text: program of the test.
-        problem: reason why the text is not valid Python; empty if it is valid.
-        code: compiled program; None if there is a problem.
-        names: names that the test reads and does not define.
-        missing: positions of failing imports; see `missing_imports`.
-    """
+    """A hidden test."""
 
     def __init__(self, text: str):
-        self.text, self.problem, self.code = text, "", None
-        self.names: set[str] = set()
-        self.missing: set[tuple[str, int]] = set()
+        self.text = text
+        self.problem = ""  # reason why the text is not valid Python; empty if it is valid
+        self.code: CodeType | None = None  # compiled program; None if there is a problem
+        self.names: set[str] = set()  # names that the test reads and does not define
+        self.missing: set[tuple[str, int]] = set()  # positions of failing imports; see `missing_imports`
         try:
             self.code = compiled(text, TEST_FILE)
-            self.names = names_used(text, {})
+            self.names = names_used(text)
             self.missing = missing_imports(text, TEST_FILE)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the errors that `compile` raises
             self.problem = f"a test is not Python: {type(error).__name__}: {text_of(error)[:LONGEST]}"
 
 
-def names_used(test: str, defined: dict) -> set[str]:
+def names_used(test: str) -> set[str]:
     """Return the names that a test reads and nothing defines; the candidate provides them. Raises SyntaxError."""
     read: set[str] = set()
     written: set[str] = set()
@@ -249,7 +235,7 @@ def names_used(test: str, defined: dict) -> set[str]:
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 written.add((alias.asname or alias.name).partition(".")[0])
-    return read - written - set(defined) - set(dir(builtins))
+    return read - written - set(dir(builtins))
 
 
 class _NoticeHandled(ast.NodeTransformer):
@@ -314,7 +300,6 @@ def _place(error: BaseException) -> tuple[str, int | None]:
     For an error that a test has collected and raises later, this is the line of the original call.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    # the innermost frame that belongs to the tests
     positions = [(frame.filename, frame.lineno) for frame in frames if frame.filename in (SETUP_FILE, TEST_FILE)]
     return positions[-1] if positions else ("", None)
 
@@ -342,7 +327,6 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    # the job arrives before any output of the candidate
     job: Any = plain.loads(answers.readline())
     tests = [Test(text) for text in job["tests"]]
     try:

@@ -8,17 +8,14 @@ from typing import Any
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import MALFORMED, function_call
+from rlhf_lab.packs.judging.judges.access import scrub
 from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
 from rlhf_lab.packs.judging.judges.backends.settings import Anthropic
-from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import JudgeClient
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.keys import scrub
-from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage, with_call_ids
 from rlhf_lab.packs.judging.judges.service import (
     CLOCK_SKEW_S,
-    BatchCandidate,
-    BatchItem,
     BatchStatus,
     ServiceAnswer,
     ServiceError,
@@ -90,23 +87,15 @@ class AnthropicBackend(SdkBackend):
         # the thinking blocks matter only if the conversation continues with the results of calls
         if calls and has_thoughts:
             blocks = tuple(block.model_dump(mode="json", exclude_unset=True) for block in completion.content)
-        return ServiceAnswer(
-            text,
-            stop,
-            usage,
-            str(completion.model),
-            repeated,
-            calls,
-            blocks,
-        )
+        return ServiceAnswer(text, stop, usage, str(completion.model), repeated, calls, blocks)
 
     def _is_filtered(self, error: ServiceError) -> bool:
         return BLOCKED in error.message
 
     # --- batches
 
-    def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
-        requests: Any = [{"custom_id": item.name, "params": self.body(item.request)} for item in items]
+    def create_batch(self, name: str, items: Mapping[str, CompletionRequest]) -> str:
+        requests: Any = [{"custom_id": item, "params": self.body(request)} for item, request in items.items()]
 
         def create() -> str:
             headers = {"Idempotency-Key": name}
@@ -114,22 +103,20 @@ class AnthropicBackend(SdkBackend):
 
         return self._call(create)
 
-    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
+    def find_batches(self, name: str, created: float, items: int) -> dict[str, bool]:
         """Return the batches that were created at about this time with this number of items. The service does not store
         the name of a batch.
         """
 
-        def poll() -> list[BatchCandidate]:
-            found = []
+        def poll() -> dict[str, bool]:
+            found = {}
             for batch in self.client.messages.batches.list(limit=100):  # sorted newest first, fetched page by page
                 age = _seconds(batch.created_at) - created
                 if age < -CLOCK_SKEW_S:
                     break
-                counts = batch.request_counts
-                finished = counts.succeeded + counts.errored + counts.canceled + counts.expired
-                total = counts.processing + finished
+                total = batch.request_counts.processing + _done(batch)
                 if age <= CLOCK_SKEW_S + self.settings.request_timeout_s and total == items:
-                    found.append(BatchCandidate(batch.id, certain=False))
+                    found[batch.id] = False
             return found
 
         return self._call(poll)
@@ -137,20 +124,14 @@ class AnthropicBackend(SdkBackend):
     def batch_status(self, remote: str) -> BatchStatus:
         def poll() -> BatchStatus:
             batch = self.client.messages.batches.retrieve(remote)
-            counts = batch.request_counts
-            # all that are not in process any more
-            done = counts.succeeded + counts.errored + counts.canceled + counts.expired
-            return BatchStatus(batch.processing_status == "ended", done)
+            return BatchStatus(batch.processing_status == "ended", _done(batch))
 
         return self._call(poll)
 
     def batch_results(self, remote: str) -> Iterator[tuple[str, ServiceAnswer | ServiceError]]:
         results = iter(self._call(self.batch_client.messages.batches.results, remote))
         while (item := self._call(next, results, None)) is not None:
-            yield self._call(self._named_result, item)
-
-    def _named_result(self, item: Any) -> tuple[str, ServiceAnswer | ServiceError]:
-        return str(item.custom_id), self._result(item.result)
+            yield self._call(lambda item: (str(item.custom_id), self._result(item.result)), item)
 
     def _result(self, result: Any) -> ServiceAnswer | ServiceError:
         if result.type == "succeeded":
@@ -166,11 +147,8 @@ class AnthropicBackend(SdkBackend):
 
 def _tool(definition: Mapping[str, Any]) -> dict[str, Any]:
     function = definition["function"]
-    return {
-        "name": function["name"],
-        "description": function["description"],
-        "input_schema": dict(function["parameters"]),
-    }
+    described = {name: function[name] for name in ("name", "description")}
+    return {**described, "input_schema": dict(function["parameters"])}
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -185,11 +163,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             if result_blocks is None:
                 result_blocks = []
                 sent.append({"role": "user", "content": result_blocks})
-            block = {
-                "type": "tool_result",
-                "tool_use_id": message["tool_call_id"],
-                "content": content,
-            }
+            block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
             result_blocks.append(block)
             continue
         if role == "user" and result_blocks is not None:
@@ -216,18 +190,18 @@ def _text_blocks(text: str) -> list[dict[str, Any]]:
 
 def _call_block(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    return {
-        "type": "tool_use",
-        "id": call["id"],
-        "name": function["name"],
-        "input": dict(function["arguments"]),
-    }
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": dict(function["arguments"])}
 
 
 def _call(block: Any) -> dict[str, Any]:
     """Return a tool call in the form of messages. Arguments may be of any type, because the SDK does not check them."""
     arguments = block.input if isinstance(block.input, dict) else {MALFORMED: str(block.input)}
     return function_call(str(block.name), arguments, id=str(block.id))
+
+
+def _done(batch: Any) -> int:
+    counts = batch.request_counts
+    return int(counts.succeeded + counts.errored + counts.canceled + counts.expired)
 
 
 def _seconds(moment: datetime | str) -> float:

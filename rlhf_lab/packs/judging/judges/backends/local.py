@@ -22,16 +22,12 @@ from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.packs.judging.judges.backends.settings import LocalModel
-from rlhf_lab.packs.judging.judges.call_ids import calls_before
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage
+from rlhf_lab.packs.judging.judges.requests import Completer, Completion, CompletionRequest, Usage, calls_before
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import seed_for
-
-TEMPERATURE, MAX_PROMPT_TOKENS, BATCH_ROWS = LocalModel.temperature, LocalModel.max_prompt_tokens, LocalModel.batch_rows
-
 
 LOSSES = {
     "turns": "their oldest turns were left out",
@@ -49,6 +45,7 @@ class _FittedPrompt:
     loss: str = ""
 
 
+@dataclass(eq=False, kw_only=True)
 class LocalBackend:
     """A causal language model with its chat template, or with the plain transcript if it has no template.
 
@@ -58,40 +55,27 @@ class LocalBackend:
     Args:
         load: returns the model, on any device, and its encoder; called before the first answer.
         identity: everything that determines the answers except the requests.
-        name: name of the model, for the progress bar.
-        section: section of the config with the settings, for messages.
+        temperature, max_prompt_tokens, batch_rows: see `judge=local`.
+        name, section: name of the model, and section of the config with the settings, for messages.
         note: receives notes for the reader of the result.
         cuts_questions: True if a question that is too long loses its beginning. False rejects it, so that a model never
             answers without its instructions. In either case a conversation that is too long first loses its oldest
             turns, but not its instructions and the first messages (`CompletionRequest.kept`).
     """
 
-    def __init__(
-        self,
-        load: Callable[[], tuple[nn.Module, Encoder]],
-        identity: Mapping[str, Any],
-        *,
-        temperature: float = TEMPERATURE,
-        max_prompt_tokens: int = MAX_PROMPT_TOKENS,
-        batch_rows: int = BATCH_ROWS,
-        name: str = "the model",
-        section: str = "judge",
-        note: Callable[[str], None] = lambda text: None,
-        cuts_questions: bool = True,
-    ):
-        self._load = load
-        self.identity = identity
-        self.temperature = temperature
-        self.max_prompt_tokens = max_prompt_tokens
-        self.batch_rows = batch_rows
-        self.name = name
-        self.section = section
-        self.note = note
-        self.cuts_questions = cuts_questions
+    load: Callable[[], tuple[nn.Module, Encoder]]
+    identity: Mapping[str, Any]
+    temperature: float = LocalModel.temperature
+    max_prompt_tokens: int = LocalModel.max_prompt_tokens
+    batch_rows: int = LocalModel.batch_rows
+    name: str = "the model"
+    section: str = "judge"
+    note: Callable[[str], None] = lambda text: None
+    cuts_questions: bool = True
 
     @cached_property
     def _loaded(self) -> tuple[nn.Module, Encoder]:
-        return self._load()
+        return self.load()
 
     @property
     def model(self) -> nn.Module:
@@ -113,12 +97,10 @@ class LocalBackend:
         fitted = [self._fit(request) for request in requests]
         self._note_losses(fitted)
         prompts = [prompt.ids for prompt in fitted]
-        completions: dict[int, Completion] = {}
-        for number, prompt in enumerate(fitted):
-            if prompt.loss == "rejected":
-                completions[number] = self._rejected(prompt)
-        with progress(title or f"sampling {self.name}", len(requests), len(completions)) as ticker:
-            answered = [number for number in range(len(requests)) if number not in completions]
+        rejected = [number for number, prompt in enumerate(fitted) if prompt.loss == "rejected"]
+        completions = {number: self._rejected(fitted[number]) for number in rejected}
+        answered = [number for number in range(len(requests)) if number not in completions]
+        with progress(title or f"sampling {self.name}", len(requests), len(rejected)) as ticker:
             for numbers in self._batches(answered, requests, prompts):
                 batch = [requests[number] for number in numbers]
                 start = time.monotonic()
@@ -161,30 +143,21 @@ class LocalBackend:
             stop=requests[0].stop,
         )
         sampler = LocalSampler(settings, self.encoder.stop_ids, decode=self.encoder.decode)
-        # greedy sampling uses no seed
-        seeds = [0] * len(requests)
+        seeds = [0] * len(requests)  # greedy sampling uses none
         if self.temperature:
-            seeds = []
-            for request in requests:
-                digest = request.digest(self.identity)
-                seeds.append(seed_for(request.draw, f"judge/{digest}"))
+            seeds = [seed_for(request.draw, f"judge/{request.digest(self.identity)}") for request in requests]
         # often only the main process sends requests to a judge, so the sampler must not wait for other processes
         with ranks.single_process():
             samples = sampler.sample(self.model, prompts, 1, seeds)
         return [row for (row,) in samples.rows_BG]
 
     def _completion(
-        self,
-        request: CompletionRequest,
-        prompt: Sequence[int],
-        row: RowTokens,
-        latency_s: float,
+        self, request: CompletionRequest, prompt: Sequence[int], row: RowTokens, latency_s: float
     ) -> Completion:
         if request.tools:
             message = self.encoder.message(row.token_ids, request.stop)
         else:
             message = Message(role="assistant", content=self.encoder.text(row.token_ids, request.stop))
-        # ids continue the numbering of the conversation
         first = calls_before(request.messages)
         written = message.get("tool_calls", [])
         return Completion(
@@ -202,10 +175,9 @@ class LocalBackend:
         ids = self._prompt(request, messages)
         if len(ids) <= limit:
             return _FittedPrompt(ids)
-        spoken = []  # turns of the model that may be left out
-        for index, message in enumerate(messages):
-            if message["role"] == "assistant" and index >= request.kept:
-                spoken.append(index)
+        turns = enumerate(messages)
+        # turns of the model that may be left out
+        spoken = [index for index, message in turns if message["role"] == "assistant" and index >= request.kept]
         # The latest turn is never left out: the model would repeat it.
         for latest in spoken[1:]:
             shorter = [*messages[: spoken[0]], *messages[latest:]]
@@ -217,7 +189,6 @@ class LocalBackend:
         return _FittedPrompt(ids, "rejected")
 
     def _note_losses(self, prompts: Sequence[_FittedPrompt]) -> None:
-        """Note how many prompts were too long, by what they lost."""
         limit = f"{self.section}.max_prompt_tokens={self.max_prompt_tokens}"
         for loss, consequence in LOSSES.items():
             count = sum(prompt.loss == loss for prompt in prompts)
@@ -260,7 +231,6 @@ class LocalBackend:
 
 
 def _without_ids(message: Message) -> Message:
-    """Return the message without call ids. Calls and results are then matched by their order."""
     bare = message.copy()
     bare.pop("tool_call_id", None)
     calls = [call.copy() for call in message.get("tool_calls") or ()]
@@ -272,17 +242,7 @@ def _without_ids(message: Message) -> Message:
 
 
 def local_completer(
-    model: nn.Module,
-    encoder: Encoder,
-    *,
-    content: str,
-    loading: Mapping[str, Any] | None = None,
-    temperature: float = TEMPERATURE,
-    max_prompt_tokens: int = MAX_PROMPT_TOKENS,
-    batch_rows: int = BATCH_ROWS,
-    section: str = "judge",
-    note: Callable[[str], None] = lambda text: None,
-    cuts_questions: bool = True,
+    model: nn.Module, encoder: Encoder, *, content: str, loading: Mapping[str, Any] | None = None, **options: Any
 ) -> Completer:
     """Return a completer for a loaded model, on its current device. It uses the weights as they are at each call.
 
@@ -290,27 +250,12 @@ def local_completer(
         content: identity of the model, such as `model_identity` of its directory. It seeds sampling at a temperature.
         loading: settings that determine the answers besides the content, such as whether the chat template is used;
             JSON values.
-        temperature, max_prompt_tokens, batch_rows: see `judge=local`.
-        section: section of the config with these settings, for messages.
-        cuts_questions: see `LocalBackend`.
+        options: further arguments of `LocalBackend`.
     """
-    identity = {
-        "kind": "local",
-        "content": content,
-        **(loading or {}),
-        "temperature": temperature,
-        "max_prompt_tokens": max_prompt_tokens,
-    }
-    return LocalBackend(
-        lambda: (model, encoder),
-        identity,
-        temperature=temperature,
-        max_prompt_tokens=max_prompt_tokens,
-        batch_rows=batch_rows,
-        section=section,
-        note=note,
-        cuts_questions=cuts_questions,
-    )
+    backend = LocalBackend(load=lambda: (model, encoder), identity={}, **options)
+    limits = {"temperature": backend.temperature, "max_prompt_tokens": backend.max_prompt_tokens}
+    backend.identity = {"kind": "local", "content": content, **(loading or {}), **limits}
+    return backend
 
 
 def build(settings: LocalModel, caller: JudgeContext) -> LocalBackend:
@@ -323,9 +268,9 @@ def build(settings: LocalModel, caller: JudgeContext) -> LocalBackend:
         return policy, load_encoder(settings.path, model)
 
     return LocalBackend(
-        load,
+        load=load,
         # content of the model's files: another model in the same directory is another judge
-        {"kind": "local", **settings.identity(), "content": model_identity(settings.path)},
+        identity={"kind": "local", **settings.identity(), "content": model_identity(settings.path)},
         temperature=settings.temperature,
         max_prompt_tokens=settings.max_prompt_tokens,
         batch_rows=settings.batch_rows,

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.http_retry import is_passing
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import function_call, read_arguments
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import scrub, url_of
 from rlhf_lab.packs.judging.judges.backends.sdk import SdkBackend
 from rlhf_lab.packs.judging.judges.backends.settings import OpenAICompatible
-from rlhf_lab.packs.judging.judges.call_ids import with_call_ids
 from rlhf_lab.packs.judging.judges.client import JudgeClient
 from rlhf_lab.packs.judging.judges.context import JudgeContext
-from rlhf_lab.packs.judging.judges.keys import scrub
-from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage
+from rlhf_lab.packs.judging.judges.requests import CompletionRequest, Stop, Usage, with_call_ids
 from rlhf_lab.packs.judging.judges.service import (
     CLOCK_SKEW_S,
-    BatchCandidate,
-    BatchItem,
     BatchStatus,
     ServiceAnswer,
     ServiceError,
@@ -91,11 +87,10 @@ class OpenAIBackend(SdkBackend):
 
     # --- batches
 
-    def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
+    def create_batch(self, name: str, items: Mapping[str, CompletionRequest]) -> str:
         rows = []
-        for item in items:
-            body = self.body(item.request)
-            line = {"custom_id": item.name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for item, request in items.items():
+            line = {"custom_id": item, "method": "POST", "url": "/v1/chat/completions", "body": self.body(request)}
             rows.append(json.dumps(line, ensure_ascii=False) + "\n")
         content = "".join(rows).encode()
 
@@ -112,16 +107,16 @@ class OpenAIBackend(SdkBackend):
 
         return self._call(create)
 
-    def find_batches(self, name: str, created: float, items: int) -> list[BatchCandidate]:
+    def find_batches(self, name: str, created: float, items: int) -> dict[str, bool]:
         """Return the batch with this name, which the service stores in the batch's metadata."""
 
-        def poll() -> list[BatchCandidate]:
-            found = []
+        def poll() -> dict[str, bool]:
+            found = {}
             for batch in self.client.batches.list(limit=100):  # sorted newest first, fetched page by page
                 if batch.created_at < created - CLOCK_SKEW_S:
                     break
                 if (batch.metadata or {}).get("rlhf_lab") == name:
-                    found.append(BatchCandidate(batch.id, certain=True))
+                    found[batch.id] = True
             return found
 
         return self._call(poll)
@@ -144,14 +139,10 @@ class OpenAIBackend(SdkBackend):
         for file in (batch.output_file_id, batch.error_file_id):
             if not file:
                 continue
-            text = self._call(self._content, file)
+            text = self._call(lambda file: str(self.batch_client.files.content(file).text), file)
             for line in text.split("\n"):  # not splitlines: a text may contain other line separators
-                if not line.strip():
-                    continue
-                yield self._call(self._result, line)
-
-    def _content(self, file: str) -> str:
-        return str(self.batch_client.files.content(file).text)
+                if line.strip():
+                    yield self._call(self._result, line)
 
     def _result(self, text: str) -> tuple[str, ServiceAnswer | ServiceError]:
         line = parse_json(text)
@@ -171,7 +162,6 @@ class OpenAIBackend(SdkBackend):
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message in the service's form: the arguments of a call are JSON text."""
     sent: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if message["role"] == "tool":
         sent["tool_call_id"] = message["tool_call_id"]
@@ -183,11 +173,7 @@ def _message(message: Message) -> dict[str, Any]:
 def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
-    return {
-        "id": call["id"],
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
+    return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -55,7 +55,6 @@ class JudgeSettings(Section):
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the answers."""
-        # JSON values, because the identity enters hashes and results
         values = asdict(self)
         return {name: values[name] for name in self.deciding}
 
@@ -119,7 +118,6 @@ def gold_rubric(config: Config) -> str:
 
 def rubric_files(config: Config) -> dict[str, str]:
     """Return the rubric files that a stage uses with the judge, as dotted setting → file."""
-    # the stage itself, its reward terms, and gold may each have a rubric
     asking = {"algorithm": config.algorithm} if config.algorithm.asks_judge else {}
     if "reward" in config.algorithm.inputs.sections:
         asking |= {f"reward.terms.{name}": term for name, term in config.reward.terms.items() if term.asks_judge}

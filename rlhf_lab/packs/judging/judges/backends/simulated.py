@@ -7,6 +7,7 @@ effect; and the text of a response cannot mislead the judge.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,9 +55,9 @@ class SimulatedBackend:
             raise ConfigError(
                 "judge=simulated calls no tools; use a model that does: anthropic, openai_compatible or local"
             )
-        positions_by_type: dict[type, list[int]] = {}
+        positions_by_type: dict[type, list[int]] = defaultdict(list)
         for position, request in enumerate(requests):
-            positions_by_type.setdefault(type(request.about), []).append(position)
+            positions_by_type[type(request.about)].append(position)
         completions = [Completion("")] * len(requests)
         for question, positions in positions_by_type.items():
             if question not in answer_by_type:
@@ -67,32 +68,28 @@ class SimulatedBackend:
         return completions
 
     def _compare(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
-        """Return which of two responses has the higher appeal."""
         settings = self.settings
         abouts = [_about(request, PairwiseQuestion) for request in requests]
         appeal_2N = self._appeal(abouts)
         difference_N = appeal_2N[0] - appeal_2N[1] + settings.position_bias
         if settings.self_preference:
-            is_first_N = np.array([about.authors[0] == settings.author for about in abouts])
-            is_second_N = np.array([about.authors[1] == settings.author for about in abouts])
-            difference_N = difference_N + settings.self_preference * (is_first_N - is_second_N.astype(float))
+            is_own_N2 = np.array([[name == settings.author for name in about.authors] for about in abouts], dtype=float)
+            difference_N = difference_N + settings.self_preference * (is_own_N2[:, 0] - is_own_N2[:, 1])
         # the noise depends on both texts and their order; the length separates the two
         pair_texts = [f"{len(about.first)}:{about.first}{about.second}" for about in abouts]
         noise_N2 = self._noise(requests, [about.prompt for about in abouts], pair_texts)
         difference_N = difference_N + settings.noise * noise_N2[:, 0]
         answers = []
-        for difference in difference_N.tolist():
+        for about, difference in zip(abouts, difference_N.tolist(), strict=True):
             winner = "A" if difference > 0 else "B"
             if abs(difference) < settings.tie_margin or difference == 0:
                 winner = "tie"
             answers.append({"reason": f"A − B, as it appears: {difference:+.2f} points", "winner": winner})
-        for about, answer in zip(abouts, answers, strict=True):
             if about.principles:
-                answer["principle"] = teacher.deciding_principle(about, answer["winner"], self.oracle)
+                answers[-1]["principle"] = teacher.deciding_principle(about, winner, self.oracle)
         return self._degrade_answers(answers, noise_N2[:, 1])
 
     def _appeal(self, abouts: Sequence[PairwiseQuestion]) -> FloatArray:
-        """Return the believed quality of each response plus the length bias, (2, N)."""
         prompts = [about.prompt for about in abouts] * 2
         completions = [about.first for about in abouts] + [about.second for about in abouts]
         measured = self.oracle.measure(prompts, completions)
@@ -103,8 +100,7 @@ class SimulatedBackend:
             # only some oracles have an annotator, so the protocol does not declare the attribute
             annotator: Any = getattr(self.oracle, "annotator")  # noqa: B009
             appeal = annotator.appeal(appeal, **{name: measured[name] for name in names})
-        word_counts = [len(completion.split()) for completion in completions]
-        words = np.array(word_counts, dtype=np.float64)
+        words = np.array([len(completion.split()) for completion in completions], dtype=np.float64)
         return (appeal + self.settings.length_bias * words / 10).reshape(2, len(abouts))
 
     def _grade(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
@@ -123,9 +119,9 @@ class SimulatedBackend:
             )
         grades_NC = np.zeros((len(requests), len(known)))
         # each draw has its own seed, so requests are graded in groups by draw
-        positions_by_draw: dict[int, list[int]] = {}
+        positions_by_draw: dict[int, list[int]] = defaultdict(list)
         for position, request in enumerate(requests):
-            positions_by_draw.setdefault(request.draw, []).append(position)
+            positions_by_draw[request.draw].append(position)
         for draw, positions in positions_by_draw.items():
             prompts = [abouts[i].prompt for i in positions]
             completions = [abouts[i].response for i in positions]
@@ -137,16 +133,13 @@ class SimulatedBackend:
             by_name = dict(zip(known, grades, strict=True))
             compared = {name: _rescaled(by_name[name], about) for name in about.criteria}
             answers.append({"reason": "as the world's judge sees it", **compared})
-        all_responses = [about.response for about in abouts]
-        noise_N2 = self._noise(requests, [about.prompt for about in abouts], all_responses)
+        noise_N2 = self._noise(requests, [about.prompt for about in abouts], [about.response for about in abouts])
         return self._degrade_answers(answers, noise_N2[:, 1])
 
     def _write(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
-        """Write responses, critiques, revisions and prompts."""
         abouts = [_about(request, Writing) for request in requests]
         answers = [teacher.write(about, self.settings, self.oracle) for about in abouts]
-        drafts = [about.draft for about in abouts]
-        noise_N2 = self._noise(requests, [about.prompt for about in abouts], drafts)
+        noise_N2 = self._noise(requests, [about.prompt for about in abouts], [about.draft for about in abouts])
         return self._degrade_answers(answers, noise_N2[:, 1])
 
     def _tell_refusals(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
@@ -163,32 +156,19 @@ class SimulatedBackend:
             # a partial answer declines one part of the request and answers another one
             answered = outcome in ("complied", "partial")
             grade = HIGH if answered else LOW
-            answer = {
-                "refused": outcome in ("refused", "partial"),
-                "answered": answered,
-                "on_topic": outcome != "evaded",
-                "specificity": grade,
-                "convincingness": grade,
-            }
-            answers.append(answer)
+            flags = {"refused": outcome in ("refused", "partial"), "answered": answered}
+            flags["on_topic"] = outcome != "evaded"
+            answers.append({**flags, "specificity": grade, "convincingness": grade})
         noise_N2 = self._noise(requests, prompts, completions)
         return self._degrade_answers(answers, noise_N2[:, 1])
 
-    def _noise(
-        self,
-        requests: Sequence[CompletionRequest],
-        prompts: Sequence[str],
-        texts: Sequence[str],
-    ) -> FloatArray:
-        """Return two standard normal numbers per request, (N, 2): the error of the verdict, and a number that decides
-        whether the answer is unusable.
-        """
-        settings = self.settings
-        if not settings.noise and not settings.unusable:
+    def _noise(self, requests: Sequence[CompletionRequest], prompts: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        """Return standard normal numbers, (N, 2): the error of the verdict, and whether the answer is unusable."""
+        if not self.settings.noise and not self.settings.unusable:
             return np.zeros((len(requests), 2))
         # the draw enters the noise, so that independent answers differ
         selected = [f"{request.draw}:{text}" for request, text in zip(requests, texts, strict=True)]
-        return text_errors(prompts, selected, 2, key=(settings.seed,))
+        return text_errors(prompts, selected, 2, key=(self.settings.seed,))
 
     def _degrade_answers(self, answers: Sequence[Mapping[str, Any] | str], normal_N: FloatArray) -> list[Completion]:
         """Return answers as text. A fraction of them is refused, truncated or unreadable, in equal parts."""
@@ -198,7 +178,6 @@ class SimulatedBackend:
             # Φ(normal) is uniform in 0…1. Below `unusable` the answer is spoilt, in one of three ways.
             third = NORMAL.cdf(normal) / self.settings.unusable * 3 if self.settings.unusable else 3.0
             if third < 1:
-                # a refusal, a truncated answer, and an answer without a verdict
                 completions.append(Completion("I would rather not judge this.", "refused"))
             elif third < 2:
                 completions.append(Completion(text[: len(text) // 2], "truncated"))

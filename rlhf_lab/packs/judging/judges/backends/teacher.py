@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import compress
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -51,29 +52,20 @@ def write(about: Writing, settings: Simulated, world: object) -> str:
             # each named fault is repaired with probability `repairs`; faults that the critique missed remain
             named = [fault for fault in world.faults(about.prompt, about.draft) if fault.principle in about.principles]
             succeeds = rng.random(len(named)) < settings.repairs
-            done = [fault for fault, is_done in zip(named, succeeds, strict=True) if is_done]
-            revision = repaired(about.draft, done)
-            return json.dumps({"revision": revision})
+            return json.dumps({"revision": repaired(about.draft, list(compress(named, succeeds)))})
         case "prompt":
             return json.dumps({"prompts": _new_prompts(about, settings, world, rng)})
 
 
 def _seed(about: Writing, seed: int) -> int:
-    """Return a seed that depends on all fields of a writing request."""
     parts = (about.kind, about.prompt, about.draft, *about.principles, str(about.count), str(about.draw), str(seed))
     content = "\0".join(parts).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(content, digest_size=8).digest())
 
 
-def _critique(
-    about: Writing,
-    settings: Simulated,
-    world: Taught,
-    rng: np.random.Generator,
-) -> list[dict[str, str]]:
+def _critique(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[dict[str, str]]:
     """Return violated principles, with misses and false alarms at the configured rates."""
     _check_known(about.principles)
-    # true violations with their reasons; the draws decide which of them the critique names
     reasons: dict[str, list[str]] = {}
     for fault in world.faults(about.prompt, about.draft):
         reasons.setdefault(fault.principle, []).append(fault.reason)
@@ -113,23 +105,14 @@ def deciding_principle(about: PairwiseQuestion, winner: str, world: object) -> s
     return max(about.principles, key=lambda name: sign * (faults_B[name] - faults_A[name]))
 
 
-def _new_prompts(
-    about: Writing,
-    settings: Simulated,
-    world: Taught,
-    rng: np.random.Generator,
-) -> list[str]:
+def _new_prompts(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[str]:
     """Return prompts from the world's training split. A fraction `copies` of them repeats the example."""
-    prompts: list[str] = []
     selected = _single_turns(world, about.count, int(rng.integers(2**31)))
     is_copies = (rng.random(about.count) < settings.copies).tolist()
-    for prompt, is_copy in zip(selected, is_copies, strict=True):
-        prompts.append(about.prompt if is_copy else prompt)
-    return prompts
+    return [about.prompt if is_copy else prompt for prompt, is_copy in zip(selected, is_copies, strict=True)]
 
 
 def _single_turns(world: Taught, count: int, seed: int) -> list[str]:
-    """Return `count` questions, as plain text, of prompts in which the human speaks once."""
     questions: list[str] = []
     selected = 2 * count
     while len(questions) < count:

@@ -16,7 +16,7 @@ import httpcore2
 import httpx2
 
 from rlhf_lab.core.http_client import MAX_BYTES, Exchange, ExchangeLimits, ResponseTooLarge
-from rlhf_lab.packs.judging.judges.address import url_of
+from rlhf_lab.packs.judging.judges.access import url_of
 from rlhf_lab.packs.judging.judges.backends.settings import Service
 
 MAX_ANSWER_BYTES = 16 * 2**20
@@ -30,11 +30,7 @@ PIECE_BYTES = 2**16
 
 
 def http_client(sdk: Any, settings: Service, limits: ExchangeLimits) -> Any:
-    """Return a client for an SDK that stays within the limits and follows no redirect.
-
-    Args:
-        sdk: the SDK's module, `anthropic` or `openai`.
-    """
+    """Return a client for the module `sdk` that stays within the limits and follows no redirect."""
     # A redirect would send the key to another host. A compressed response could expand to any size.
     return sdk.DefaultHttpxClient(
         transport=BoundedTransport(url_of(settings), limits),
@@ -59,12 +55,7 @@ class UnusableResponse(httpx2.ReadError):
 
 
 class BoundedTransport(httpx2.BaseTransport):
-    """Connections to one service, through the proxy that the environment sets for it.
-
-    Args:
-        url: URL of the service.
-        limits: limits of each exchange.
-    """
+    """Connections to one service, through the proxy that the environment sets for it, with limits per exchange."""
 
     def __init__(self, url: str, limits: ExchangeLimits):
         self.limits = limits
@@ -81,11 +72,7 @@ class BoundedTransport(httpx2.BaseTransport):
             self._pool = httpcore2.ConnectionPool(**options)
         else:
             kind = httpcore2.SOCKSProxy if proxy.url.scheme.startswith("socks") else httpcore2.HTTPProxy
-            self._pool = kind(
-                proxy_url=str(proxy.url),
-                proxy_auth=proxy.raw_auth,
-                **options,
-            )
+            self._pool = kind(proxy_url=str(proxy.url), proxy_auth=proxy.raw_auth, **options)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the full response. Raises the errors of `httpx2`, and UnusableResponse."""
@@ -138,7 +125,6 @@ def _is_of_httpcore(error: Exception) -> bool:
 
 
 def _proxy_of(url: str) -> httpx2.Proxy | None:
-    """Return the proxy that the environment sets for a service, or None."""
     parts = urlsplit(url)
     proxies = getproxies()
     address = proxies.get(parts.scheme) or proxies.get("all")
@@ -163,13 +149,7 @@ class _Network(httpcore2.NetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
         remaining = _remaining(self._current.exchange, httpcore2.ConnectTimeout)
-        stream = self._sockets.connect_tcp(
-            host,
-            port,
-            remaining,
-            local_address,
-            socket_options,
-        )
+        stream = self._sockets.connect_tcp(host, port, remaining, local_address, socket_options)
         return _Stream(stream, self._current)
 
     def sleep(self, seconds: float) -> None:
@@ -195,10 +175,7 @@ class _Stream(httpcore2.NetworkStream):
             self._stream.write(buffer[start : start + PIECE_BYTES], remaining)
 
     def start_tls(
-        self,
-        ssl_context: Any,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
         remaining = _remaining(self._current.exchange, httpcore2.ConnectTimeout)
         return _Stream(self._stream.start_tls(ssl_context, server_hostname, remaining), self._current)
