@@ -15,9 +15,9 @@ GROUPS = (
 )
 
 COMMANDS = {
-    "demo": "rlhf_lab.cli.commands:demo_command",
-    "ablations": "rlhf_lab.cli.commands:ablations_command",
-    "transfer": "rlhf_lab.cli.commands:transfer_command",
+    "demo": "rlhf_lab.cli.demo:demo_command",
+    "ablations": "rlhf_lab.cli.study_sets:ablations_command",
+    "transfer": "rlhf_lab.cli.study_sets:transfer_command",
     "report": "rlhf_lab.cli.commands:report_command",
     "audit": "rlhf_lab.cli.commands:audit_command",
     "rescore": "rlhf_lab.cli.commands:rescore_command",
@@ -25,15 +25,15 @@ COMMANDS = {
     "monitor": "rlhf_lab.cli.commands:monitor_command",
     "track": "rlhf_lab.cli.commands:track_command",
     "dashboard": "rlhf_lab.cli.commands:dashboard_command",
-    "sweep": "rlhf_lab.cli.commands:sweep_command",
+    "sweep": "rlhf_lab.cli.sweep_file:sweep_command",
     "plan": "rlhf_lab.cli.commands:plan_command",
     "compare": "rlhf_lab.cli.commands:compare_command",
     "gate": "rlhf_lab.cli.commands:gate_command",
-    "publish": "rlhf_lab.cli.commands:publish_command",
-    "vllm": "rlhf_lab.cli.commands:vllm_command",
+    "publish": "rlhf_lab.cli.publish:publish_command",
+    "vllm": "rlhf_lab.cli.vllm:vllm_command",
     "results": "rlhf_lab.cli.commands:results_command",
     "doctor": "rlhf_lab.cli.commands:doctor_command",
-    "explain": "rlhf_lab.cli.commands:explain_command",
+    "explain": "rlhf_lab.cli.explain:explain_command",
 }
 """Sub-command → its function, in the order of `--help`."""
 
@@ -73,14 +73,8 @@ CORE = Pack(
         "rlhf_lab.evaluations.attack.settings:problems",
     ),
     # Checks that depend on this machine, such as files and services.
-    preflight=(
-        "rlhf_lab.monitoring.alerts:problems",
-        "rlhf_lab.rewards.external.trial:problems",
-    ),
+    preflight=("rlhf_lab.monitoring.alerts:problems", "rlhf_lab.rewards.external.trial:problems"),
     # Source files of the user's own code that a stage runs.
-    code_files=(
-        "rlhf_lab.data.file_settings:code_files",
-        "rlhf_lab.rewards.external.trial:code_files",
-    ),
+    code_files=("rlhf_lab.data.file_settings:code_files", "rlhf_lab.rewards.external.trial:code_files"),
 )
 """Contributions of the core."""

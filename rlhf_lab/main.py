@@ -1,38 +1,9 @@
 """Command line: compose → check → plan → run → result.
 
-    python -m rlhf_lab                             list the recipes
-    python -m rlhf_lab demo [override …]           run a small complete example in about a minute
-    python -m rlhf_lab +recipe=dpo_iterative       run one; add overrides such as model=small algorithm.beta=0.1
+    python -m rlhf_lab                             list the recipes and the sub-commands
+    python -m rlhf_lab +recipe=dpo_iterative       run a recipe; add overrides such as model=small algorithm.beta=0.1
     python -m rlhf_lab +recipe=study/buffers       run a study: a sweep that ends in one table and one plot
-    python -m rlhf_lab ablations [size=quick]      run the four ablations of the design; one page
-    python -m rlhf_lab transfer [size=quick]       compare reward designs in several domains; one table
-    python -m rlhf_lab report DIR                  write the report of a run or study, finished or not
-    python -m rlhf_lab monitor DIR                 check a run's samples for reward hacking; add settings such as z=3
-    python -m rlhf_lab plan +recipe=dpo model=gpt2 show the memory that each stage needs; plan table for 117M to 70B
-    python -m rlhf_lab audit data=hh_rlhf data.path=FILE
-    python -m rlhf_lab doctor [+recipe=… model=… …]  check the installation, and training on a model
-    python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
-    python -m rlhf_lab results check [DIR]         list the pages of results whose code has changed since
-    python -m rlhf_lab leaderboard FILE …          rank the authors of the responses in judgements.jsonl
-    python -m rlhf_lab judge A B judge=…           let a judge compare responses of A and B; judge A grades them
-    python -m rlhf_lab safety RUN judge=…          let a judge grade the responses of a safety evaluation
-    python -m rlhf_lab canaries FILE to=OUT.jsonl  plant secret codes in training data, to measure what a model leaks
-    python -m rlhf_lab gate SUITE.yaml RUN         check a run against a suite; status 1 if it fails
-    python -m rlhf_lab attack [needs.reward=RUN …] search for responses that fool a reward, before training on it
-    python -m rlhf_lab rescore DIR 'reward.weights={bt:.7,programmatic:.3}' …
-    python -m rlhf_lab label RUN_OR_FILE           compare responses in the browser; export=FILE.jsonl writes the labels
-    python -m rlhf_lab sandbox [probes=true]       show how programs of a model are isolated here; run attacks on it
-    python -m rlhf_lab features DIR to=FILE.csv    measure the acoustic features of WAV files
-    python -m rlhf_lab export RUN to=DIR           write the attempts of agents as logs of Inspect
-    python -m rlhf_lab publish RUN to=DIR          write the model with a model card; to=hub:OWNER/NAME uploads it
-    python -m rlhf_lab parler setup                create the environment of Parler-TTS; parler dpo trains it
-    python -m rlhf_lab vllm setup                  create the environment of vLLM; vllm serve starts a server
-    python -m rlhf_lab track RUN … tracker=wandb   send stored runs or studies to a tracker
-    python -m rlhf_lab dashboard DIR               write the panels of a run or study; FILE.json: for W&B
-    python -m rlhf_lab sweep +recipe=study/buffers write a study as a sweep for W&B's agents
-    python -m rlhf_lab explain algorithm=ppo       list the settings, and what each of them means
     python -m rlhf_lab NAME --help                 show the arguments of a sub-command
-    python -m rlhf_lab --version                   print version and commit
 
 -q prints errors and results only, -v prints more detail. A run directory has all of it in log.txt.
 Everything is checked before torch is imported. Exit status: 0 done, 1 failed, 2 the command or its input is wrong,
@@ -230,9 +201,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return _show_hydra_output(arguments)
     problems: list[str] = []
     launched_with = accelerate.overrides(
-        os.environ,
-        flags.overrides,
-        lambda words: _sharding_kind(words, flags.config_dir),
+        os.environ, flags.overrides, lambda words: _sharding_kind(words, flags.config_dir)
     )
     added_overrides = [setting.override for setting in launched_with]
     invocation.add_arguments(added_overrides)

@@ -109,11 +109,7 @@ class RunResult(CommandResult):
         for policy in self._run.policies:
             row: dict[str, Any] = {"policy": policy.name}
             for name, estimate in policy.metrics.items():
-                row |= {
-                    name: estimate.mean,
-                    f"{name}/low": estimate.low,
-                    f"{name}/high": estimate.high,
-                }
+                row |= {name: estimate.mean, f"{name}/low": estimate.low, f"{name}/high": estimate.high}
                 row[f"{name}/n"] = estimate.n
             rows.append(row)
         return pd.DataFrame(rows).set_index("policy") if rows else pd.DataFrame()

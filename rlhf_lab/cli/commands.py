@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
+from rlhf_lab.cli.recipe_command import RecipeCommand
 from rlhf_lab.config import compose, registry, typed_sweep
 from rlhf_lab.config.schema import paths_and_options
 from rlhf_lab.core.console import console
@@ -68,45 +68,6 @@ def rescore_command(arguments: Sequence[str]) -> None:
     responses = read_responses(arguments[0], settings.policy)
     rescored = rescore(responses, graphs, settings.choose_from)
     summary.print_rescored([weighting.summary() for weighting in rescored])
-
-
-def demo_command(arguments: Sequence[str]) -> RecipeCommand:
-    """`demo [override …]`: run a small complete example in about a minute; nothing is downloaded.
-
-    It trains an SFT policy, a reward model and DPO in a simulated world, and prints a table, the path of the report,
-    and what to try next. It is +recipe=dpo with fewer data; overrides such as algorithm.beta=0.05 change it.
-    """
-    from rlhf_lab.cli.demo import prepare
-
-    return prepare(arguments)
-
-
-def ablations_command(arguments: Sequence[str]) -> RecipeCommands:
-    """`ablations [size=smoke | quick | full] [override …]`: run the four ablations of the design, and write one page.
-
-    They are study/ensemble_lambda (weight on the disagreement of an ensemble), study/buffers (buffers of iterative
-    DPO), study/mix_ratio (mixtures of pairs) and study/reward_weights (weights of the reward), one after another. The
-    default size is full, about 90 minutes on 2 cores; quick takes about 30. Overrides, such as study.processes=1 or
-    seed=0,1, apply to each of them. The same command continues after Ctrl-C. outputs/ablations/SIZE/report.html has the
-    answer, the claims and the figure of each study; report.md has the same text.
-    """
-    from rlhf_lab.cli.study_sets import ABLATIONS, prepare
-
-    return prepare(ABLATIONS, arguments)
-
-
-def transfer_command(arguments: Sequence[str]) -> RecipeCommands:
-    """`transfer [size=smoke | quick | full] [override …]`: compare reward designs in several domains; one table.
-
-    The designs are hand weights on named criteria, calibrated and fitted weights, and a learned reward model, on three
-    volumes of labels. The domains are assistant responses, code review and, with the pack of speech, clips: the studies
-    reward_transfer_text, reward_transfer and reward_transfer_speech. The default size is full, about 90 minutes on
-    2 cores; quick takes about 25. Overrides, such as study.processes=1 or seed=0,1, apply to each of them. The same
-    command continues after Ctrl-C. outputs/transfer/SIZE/report.html begins with the table; report.md has the same.
-    """
-    from rlhf_lab.cli.study_sets import TRANSFER, prepare
-
-    return prepare(TRANSFER, arguments)
 
 
 def attack_command(arguments: Sequence[str]) -> RecipeCommand:
@@ -215,35 +176,6 @@ def track_command(arguments: Sequence[str]) -> None:
     run(arguments)
 
 
-def publish_command(arguments: Sequence[str]) -> None:
-    """`publish RUN to=DIR | to=hub:OWNER/NAME [dtype=bfloat16 …]`: publish the model with a card about its run.
-
-    The run must be complete and undamaged, and name its code and data. The published files must reproduce the saved
-    model's numbers, and contain no secret, local path, pickle or row of data. A hub repository is private unless
-    `public=true`. `dtype=bfloat16` rounds the weights; `adapter=true` publishes only a LoRA adapter, and
-    `base=OWNER/NAME` says where its base is published. `license=ID` names a licence.
-    `gate=SUITE.yaml` checks the run against a suite; `gate_run=DIR` is the run that evaluated its model.
-    `despite=hard_stop,audit,smoke,unnamed_code,failed_gate` publishes a run that would be refused for these
-    reasons; its card then says so. docs/publish.md.
-    """
-    from rlhf_lab.cli.publish import run
-
-    run(arguments)
-
-
-def vllm_command(arguments: Sequence[str]) -> int:
-    """`vllm [setup | serve] [folder=DIR …]`: check or create vLLM's separate environment, or serve a model.
-
-    `setup` creates the environment once: pinned packages in the user's cache, in $RLHF_LAB_VLLM or in `folder`;
-    `device=cpu` or `cuda`; `timeout_s=N` allows more than 3600 s for installing. rollout.mode=spawn needs nothing else.
-    `serve model=DIR port=8000` runs a server for rollout.mode=server until it is stopped; trainers send the weights.
-    More: `host=127.0.0.1 dtype=float32 context_tokens=N tensor_parallel=1 gpu_memory=0.9`. docs/vllm.md.
-    """
-    from rlhf_lab.cli.vllm import run
-
-    return run(arguments)
-
-
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: estimate the memory of each stage, and suggest how to make it fit.
 
@@ -254,17 +186,6 @@ def plan_command(arguments: Sequence[str]) -> None:
     from rlhf_lab.cli.plan import run
 
     run(arguments)
-
-
-def explain_command(arguments: Sequence[str]) -> None:
-    """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: list settings and their meaning.
-
-    Each setting is shown with its type, default, value under the named choices (now), unit, range, meaning, source, and
-    the component that reads it. Without arguments: the groups and sections.
-    """
-    from rlhf_lab.cli.explain import explain
-
-    console.print(explain(arguments), soft_wrap=False)
 
 
 def dashboard_command(arguments: Sequence[str]) -> None:
@@ -291,15 +212,3 @@ def dashboard_command(arguments: Sequence[str]) -> None:
     if path.suffix != ".json":  # the misspelt name of a run, which must not become a file
         raise ConfigError(f"{no_result_message(path)} The name of a file for W&B ends in .json.")
     console.print(f"dashboard: {dashboard.write(path)}", markup=False, soft_wrap=True)
-
-
-def sweep_command(arguments: Sequence[str]) -> None:
-    """`sweep +recipe=… [override …] [method=grid to=FILE.yaml …]`: write a study or sweep as a file for W&B's agents.
-
-    `method` is grid, random or bayes, over the study's factors or the swept values; its metric is the study's first.
-    `continuous=KEY,…` searches between the minimum and maximum value of a key; `runs=N` stops the search after N runs.
-    `wandb sweep FILE.yaml` registers it, and `wandb agent` runs its jobs as rlhf_lab commands. docs/tracking.md.
-    """
-    from rlhf_lab.cli.sweep_file import run
-
-    run(arguments)

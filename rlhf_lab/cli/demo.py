@@ -10,12 +10,7 @@ from rlhf_lab.core.console import console
 
 PAIRS = 2400
 """Number of training pairs: 15 % of those of the recipe, so that the run takes about a minute."""
-SIZE = (
-    f"data.train_pairs={PAIRS}",
-    "data.test_pairs=300",
-    "evaluation.prompts=150",
-    "evaluation.samples_per_prompt=2",
-)
+SIZE = (f"data.train_pairs={PAIRS}", "data.test_pairs=300", "evaluation.prompts=150", "evaluation.samples_per_prompt=2")
 INTRODUCTION = f"""\
 A complete example in a simulated world whose true reward is known. It takes about a minute on 2 idle cores and
 downloads nothing. A language model of 0.2 million parameters is trained from nothing:
@@ -25,11 +20,11 @@ downloads nothing. A language model of 0.2 million parameters is trained from no
 """
 
 
-def prepare(arguments: Sequence[str]) -> RecipeCommand:
-    """Print what the example does, and return its command.
+def demo_command(arguments: Sequence[str]) -> RecipeCommand:
+    """`demo [override …]`: run a small complete example in about a minute; nothing is downloaded.
 
-    Args:
-        arguments: overrides that change the example.
+    It trains an SFT policy, a reward model and DPO in a simulated world, and prints a table, the path of the report,
+    and what to try next. It is +recipe=dpo with fewer data; overrides such as algorithm.beta=0.05 change it.
     """
     words = ["+recipe=dpo", *SIZE, *arguments]
     if any(word.startswith("-") for word in arguments):  # a flag such as --cfg prints something else

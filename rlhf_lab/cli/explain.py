@@ -20,7 +20,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlhf_lab.config import check, compose, docstrings, inventory, registry, root, schema, words
-from rlhf_lab.config.overrides import literal
+from rlhf_lab.config.overrides import literal, value_at
+from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.ranges import range_texts
 
@@ -56,6 +57,15 @@ class Setting:
     readers: tuple[str, ...]
     origin: str
     choices: tuple[str, ...]
+
+
+def explain_command(arguments: Sequence[str]) -> None:
+    """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: list settings and their meaning.
+
+    Each setting is shown with its type, default, value under the named choices (now), unit, range, meaning, source, and
+    the component that reads it. Without arguments: the groups and sections.
+    """
+    console.print(explain(arguments), soft_wrap=False)
 
 
 def explain(arguments: Sequence[str]) -> Group:
@@ -187,16 +197,16 @@ def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mappin
     for key, hint, owner in _fields(cls, prefix):
         name = key.rpartition(".")[2]
         meaning = docstrings.meanings(owner).get(name, "")
-        is_written = _at(written, key) is not None
+        is_written = value_at(written, key) is not None
         tuned_key = f"model.tuned.{_tuned_name(values, prefix)}.{name}"
-        has_tuned_value = _at(values, tuned_key) is not None
+        has_tuned_value = value_at(values, tuned_key) is not None
         # The most derived class that annotates the field, because a subclass may redefine it.
         defining_class = next(base for base in owner.__mro__ if name in inspect.get_annotations(base))
         yield Setting(
             key=key,
             type=docstrings.type_text(hint),
             default=schema.defaults(owner).get(name),
-            now=_at(values, key),
+            now=value_at(values, key),
             tuned=has_tuned_value and not is_written and name not in adapted,
             meaning=meaning,
             unit=docstrings.unit(name, meaning),
@@ -218,14 +228,6 @@ def _adapted_names(cls: Any, values: Mapping[str, Any], written: Mapping[str, An
 def _tuned_name(values: Mapping[str, Any], prefix: str) -> str:
     """Return the key of a section in `model.tuned`: the algorithm's kind, or `rollout`."""
     return str(values["algorithm"]["kind"]) if prefix == "algorithm" else prefix
-
-
-def _at(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a dotted key, or None."""
-    node: Any = values
-    for name in key.split("."):
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return node
 
 
 def _readers(key: str) -> tuple[str, ...]:

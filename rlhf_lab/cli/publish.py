@@ -16,8 +16,17 @@ SWITCHES = ("adapter", "public")
 USAGE = "publish needs a run and a destination: publish outputs/runs/RUN to=DIR (or to=hub:OWNER/NAME)"
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run `publish RUN to=DIR|hub:OWNER/NAME …`. Raise ConfigError if the command is wrong."""
+def publish_command(arguments: Sequence[str]) -> None:
+    """`publish RUN to=DIR | to=hub:OWNER/NAME [dtype=bfloat16 …]`: publish the model with a card about its run.
+
+    The run must be complete and undamaged, and name its code and data. The published files must reproduce the saved
+    model's numbers, and contain no secret, local path, pickle or row of data. A hub repository is private unless
+    `public=true`. `dtype=bfloat16` rounds the weights; `adapter=true` publishes only a LoRA adapter, and
+    `base=OWNER/NAME` says where its base is published. `license=ID` names a licence.
+    `gate=SUITE.yaml` checks the run against a suite; `gate_run=DIR` is the run that evaluated its model.
+    `despite=hard_stop,audit,smoke,unnamed_code,failed_gate` publishes a run that would be refused for these
+    reasons; its card then says so. docs/publish.md.
+    """
     problems: list[str] = []
     runs, written = paths_and_options(arguments, "publish", OPTIONS, problems)
     if problems:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from rlhf_lab.config import inventory, registry
-from rlhf_lab.config.files import directory
 from rlhf_lab.core.console import console
 
 POLICY = "Train a policy"
@@ -96,7 +95,7 @@ def _algorithm(name: str) -> str:
 @cache
 def _default_algorithm() -> str:
     """Return the default option of `algorithm`, which conf/config.yaml names."""
-    defaults = inventory.read_yaml(directory("conf") / "config.yaml")["defaults"]
+    defaults = inventory.read_yaml(inventory.directory("conf") / "config.yaml")["defaults"]
     return next(str(entry["algorithm"]) for entry in defaults if "algorithm" in entry)
 
 

@@ -35,9 +35,7 @@ class StudySet:
 
 
 ABLATIONS = StudySet(
-    "ablations",
-    "Ablations",
-    ("study/ensemble_lambda", "study/buffers", "study/mix_ratio", "study/reward_weights"),
+    "ablations", "Ablations", ("study/ensemble_lambda", "study/buffers", "study/mix_ratio", "study/reward_weights")
 )
 TRANSFER = StudySet(
     "transfer",
@@ -45,6 +43,30 @@ TRANSFER = StudySet(
     ("study/reward_transfer_text", "study/reward_transfer", "study/reward_transfer_speech"),
     has_table=True,
 )
+
+
+def ablations_command(arguments: Sequence[str]) -> RecipeCommands:
+    """`ablations [size=smoke | quick | full] [override …]`: run the four ablations of the design, and write one page.
+
+    They are study/ensemble_lambda (weight on the disagreement of an ensemble), study/buffers (buffers of iterative
+    DPO), study/mix_ratio (mixtures of pairs) and study/reward_weights (weights of the reward), one after another. The
+    default size is full, about 90 minutes on 2 cores; quick takes about 30. Overrides, such as study.processes=1 or
+    seed=0,1, apply to each of them. The same command continues after Ctrl-C. outputs/ablations/SIZE/report.html has the
+    answer, the claims and the figure of each study; report.md has the same text.
+    """
+    return prepare(ABLATIONS, arguments)
+
+
+def transfer_command(arguments: Sequence[str]) -> RecipeCommands:
+    """`transfer [size=smoke | quick | full] [override …]`: compare reward designs in several domains; one table.
+
+    The designs are hand weights on named criteria, calibrated and fitted weights, and a learned reward model, on three
+    volumes of labels. The domains are assistant responses, code review and, with the pack of speech, clips: the studies
+    reward_transfer_text, reward_transfer and reward_transfer_speech. The default size is full, about 90 minutes on
+    2 cores; quick takes about 25. Overrides, such as study.processes=1 or seed=0,1, apply to each of them. The same
+    command continues after Ctrl-C. outputs/transfer/SIZE/report.html begins with the table; report.md has the same.
+    """
+    return prepare(TRANSFER, arguments)
 
 
 def prepare(studies: StudySet, arguments: Sequence[str]) -> RecipeCommands:

@@ -16,8 +16,13 @@ from rlhf_lab.sweeps.wandb_file import METHODS, sweep_config
 OPTIONS = ("method", "continuous", "runs", "to")
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run `sweep +recipe=… [override …] [method=… continuous=… runs=… to=…]`. Raise ConfigError if it is wrong."""
+def sweep_command(arguments: Sequence[str]) -> None:
+    """`sweep +recipe=… [override …] [method=grid to=FILE.yaml …]`: write a study or sweep as a file for W&B's agents.
+
+    `method` is grid, random or bayes, over the study's factors or the swept values; its metric is the study's first.
+    `continuous=KEY,…` searches between the minimum and maximum value of a key; `runs=N` stops the search after N runs.
+    `wandb sweep FILE.yaml` registers it, and `wandb agent` runs its jobs as rlhf_lab commands. docs/tracking.md.
+    """
     options = {}
     overrides = []
     # Everything that is not an option of this command is an override for Hydra.

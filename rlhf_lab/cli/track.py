@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.config import build, compose
+from rlhf_lab.config import check, compose
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
@@ -55,7 +55,7 @@ def _tracker_settings(words: Sequence[str]) -> object:
     if other:
         raise ConfigError([f"{word} is not a setting of a tracker; {USAGE}" for word in other])
     problems: list[str] = []
-    settings: object = build.build_group("tracker", compose.compose(words)["tracker"], problems)
+    settings: object = check.build_group("tracker", compose.compose(words)["tracker"], problems)
     if problems:
         raise ConfigError(problems)
     return settings

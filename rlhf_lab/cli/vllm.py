@@ -47,8 +47,14 @@ class ServeOptions:
     folder: str | None = None
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run `vllm [setup | serve] [name=value …]`; return the exit status."""
+def vllm_command(arguments: Sequence[str]) -> int:
+    """`vllm [setup | serve] [folder=DIR …]`: check or create vLLM's separate environment, or serve a model.
+
+    `setup` creates the environment once: pinned packages in the user's cache, in $RLHF_LAB_VLLM or in `folder`;
+    `device=cpu` or `cuda`; `timeout_s=N` allows more than 3600 s for installing. rollout.mode=spawn needs nothing else.
+    `serve model=DIR port=8000` runs a server for rollout.mode=server until it is stopped; trainers send the weights.
+    More: `host=127.0.0.1 dtype=float32 context_tokens=N tensor_parallel=1 gpu_memory=0.9`. docs/vllm.md.
+    """
     action = arguments[0] if arguments and "=" not in arguments[0] else ""
     words = arguments[1:] if action else arguments
     if action == "setup":

@@ -42,7 +42,7 @@ from rlhf_lab.config import (
     words,
 )
 from rlhf_lab.config.check import check, effective
-from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, set_value
+from rlhf_lab.config.overrides import ADDED, MISSING, forced, is_choice, literal, set_value, value_at
 from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.config.typed_sweep import typed_study
 from rlhf_lab.core.errors import ConfigError
@@ -157,7 +157,10 @@ def _compose_from_choices(overrides: Sequence[str]) -> dict[str, Any] | None:
             continue
         if not _is_scalar(override, values):
             return None
-        set_value(values, _key(override), override.value())
+        try:
+            set_value(values, _key(override), override.value())
+        except KeyError:  # below a value that is no mapping
+            return None
     return values
 
 
@@ -183,14 +186,10 @@ def _is_scalar(override: Override, values: dict[str, Any]) -> bool:
     is_interpolation = "${" in (override.input_line or "")
     if is_interpolation or not re.fullmatch(r"[\w.]+", key):
         return False
-    node: Any = values
-    for name in key.split("."):
-        if not isinstance(node, dict):
-            return False
-        if name not in node:
-            return override.is_force_add() and key.startswith(ADDED)
-        node = node[name]
-    return not isinstance(node, dict)
+    current = value_at(values, key, MISSING)
+    if current is MISSING:
+        return override.is_force_add() and key.startswith(ADDED)
+    return not isinstance(current, dict)
 
 
 def _explain_hydra_error(error: Exception) -> str:
@@ -443,14 +442,8 @@ def _existing_overrides(
 
 def _is_unknown(key: str, values: Mapping[str, Any]) -> bool:
     """Return True for a dotted key that composed values do not have. Keys of Hydra are not looked up."""
-    if re.split(r"[./]", key)[0] == "hydra" or not re.fullmatch(r"[\w.]+", key):
-        return False
-    node: Any = values
-    for name in key.split("."):
-        if not isinstance(node, Mapping) or name not in node:
-            return True
-        node = node[name]
-    return False
+    is_dotted = re.fullmatch(r"[\w.]+", key) is not None
+    return is_dotted and not key.startswith("hydra.") and value_at(values, key, MISSING) is MISSING
 
 
 def _kind_problem(override: Override, values: Mapping[str, Any]) -> str | None:
@@ -464,18 +457,15 @@ def _kind_problem(override: Override, values: Mapping[str, Any]) -> str | None:
     pattern = rf"{parts}\.[^.]+\.kind" if parts else "kind"
     if group not in registry.groups() or not re.fullmatch(pattern, rest) or override.is_sweep_override():
         return None
-    node: Any = values
-    for name in key.split("."):
-        node = node.get(name) if isinstance(node, Mapping) else None
-    kind = str(override.value())
-    if node is None or kind == node:
+    present, kind = value_at(values, key), str(override.value())
+    if present in (None, kind):
         return None
     kind_by_option = {name: inventory.written_values(group, name)["kind"] for name in inventory.options(group)}
     options = [name for name, option_kind in kind_by_option.items() if option_kind == kind]
     if not options:
         return f"{key}={kind} is not registered{schema.did_you_mean(kind, registry.kinds(group))}"
     return (
-        f"{key}={kind} would keep the settings of kind {node}; choose an option, which brings its own: "
+        f"{key}={kind} would keep the settings of kind {present}; choose an option, which brings its own: "
         f"{group}={'|'.join(options)}"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.ranges import BySize
@@ -51,52 +51,3 @@ class JudgeSource(Protocol):
     def is_greedy(self) -> bool: ...
 
     def identity(self) -> Mapping[str, Any]: ...
-
-
-class Rollout(Protocol):
-    """Settings of `rollout=…`; see `sampling.settings.Local`."""
-
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def max_new_tokens(self) -> int: ...
-
-    @property
-    def max_prompt_tokens(self) -> int: ...
-
-    @property
-    def batch_rows(self) -> int: ...
-
-    @property
-    def top_k(self) -> int: ...
-
-    @property
-    def top_p(self) -> float: ...
-
-    @property
-    def allowed_tokens(self) -> tuple[str, ...]: ...
-
-    @property
-    def stop(self) -> tuple[str, ...]: ...
-
-    def max_tokens_left(self, max_turns: int) -> int: ...
-
-    @property
-    def dtype(self) -> Literal["model", "float32", "bfloat16"]: ...
-
-
-class Sharding(Protocol):
-    """Settings of `sharding=…`; see `training.sharding.settings.Single`."""
-
-    @property
-    def processes(self) -> int: ...
-
-    @property
-    def checkpointing(self) -> bool: ...
-
-    @property
-    def reference(self) -> Literal["resident", "offload", "sharded"]: ...
-
-    @property
-    def timeout_minutes(self) -> float: ...

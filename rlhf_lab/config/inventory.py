@@ -18,13 +18,13 @@ from typing import Any
 import yaml
 
 from rlhf_lab.config import registry, root, schema
-from rlhf_lab.config.files import PACKAGE
-from rlhf_lab.config.files import directory as directory
-from rlhf_lab.config.files import read_yaml as read_yaml
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.tuned import values_by_size
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.packs import Pack, owner, packs
+from rlhf_lab.core.yaml_files import read_mapping
+
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,17 @@ class Entry:
     group: str | None
     package: str | None
     node: dict[str, Any]
+
+
+def directory(name: str) -> Path:
+    """Return the path of conf/ or recipes/: the wheel copies them into the package, a checkout has them next to it."""
+    in_wheel = PACKAGE / name
+    return in_wheel if in_wheel.is_dir() else PACKAGE.parent / name
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the settings in a YAML file."""
+    return read_mapping(path, "settings, such as seed: 1")
 
 
 @cache
@@ -113,7 +124,7 @@ def _files_by_name(kind: str, group: str, prefix: str) -> dict[str, tuple[Pack, 
     found: dict[str, tuple[Pack, Path]] = {}
     problems = []
     for pack in packs():
-        # the core's files can be outside the package, see `files.directory`
+        # the core's files can be outside the package, see `directory`
         is_core = pack.package == PACKAGE.name
         pack_folder = directory(kind) if is_core else pack.directory / kind
         root_dir = pack_folder / group

@@ -6,139 +6,72 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from rlhf_lab.config.overrides import MISSING, value_at
+
 MAX_SUGGESTIONS = 3
 """Maximum number of keys that a hint names."""
 
-_BATCH = ("algorithm.batch_size",)
-_MICRO_BATCH = ("algorithm.micro_batch_tokens",)
-_EPOCHS = ("algorithm.epochs",)
-_SCHEDULE = ("algorithm.iterations", "algorithm.epochs")
-_WARMUP = ("algorithm.warmup_fraction",)
-_LENGTH = ("algorithm.max_length", "rollout.max_new_tokens")
-_NEW_TOKENS = ("rollout.max_new_tokens",)
-_KL = ("algorithm.beta",)
-_GROUP = ("algorithm.group_size", "algorithm.samples_per_prompt", "algorithm.samples")
-_CLIP = ("algorithm.clip_high", "algorithm.clip_low")
-_DTYPE = ("runtime.dtype",)
-_PATH = ("model.path",)
-
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "from": ("reward.audit.labels_from",),  # a keyword of Python cannot be the name of a field
-    "learning_rate": ("algorithm.lr",),
-    "lr": ("algorithm.lr",),
-    "per_device_train_batch_size": _BATCH,
-    "train_batch_size": _BATCH,
-    "ppo_mini_batch_size": _BATCH,
-    "mini_batch_size": _BATCH,
-    "gradient_accumulation_steps": _MICRO_BATCH,
-    "micro_batch_size": _MICRO_BATCH,
-    "ppo_micro_batch_size": _MICRO_BATCH,
-    "ppo_micro_batch_size_per_gpu": _MICRO_BATCH,
-    "num_train_epochs": _EPOCHS,
-    "num_epochs": _EPOCHS,
-    "total_epochs": _EPOCHS,
-    "ppo_epochs": _EPOCHS,
-    "num_ppo_epochs": _EPOCHS,
-    "num_iterations": _EPOCHS,
-    "max_steps": _SCHEDULE,
-    "max_steps_per_epoch": _SCHEDULE,
-    "num_training_steps": _SCHEDULE,
-    "total_training_steps": _SCHEDULE,
-    "warmup_ratio": _WARMUP,
-    "warmup_steps": _WARMUP,
-    "num_warmup_steps": _WARMUP,
-    "lr_warmup_steps": _WARMUP,
-    "lr_warmup_steps_ratio": _WARMUP,
-    "max_grad_norm": ("algorithm.max_grad_norm",),
-    "clip_grad_norm": ("algorithm.max_grad_norm",),
-    "clip_grad": ("algorithm.max_grad_norm",),
-    "grad_clip": ("algorithm.max_grad_norm",),
-    "optim": ("algorithm.optimizer",),
-    "adam_beta1": ("algorithm.adam_betas",),
-    "adam_beta2": ("algorithm.adam_betas",),
-    "betas": ("algorithm.adam_betas",),
-    "adam_epsilon": ("algorithm.adam_eps",),
-    "max_seq_length": _LENGTH,
-    "max_seq_len": _LENGTH,
-    "max_length": _LENGTH,
-    "model_max_length": _LENGTH,
-    "max_prompt_length": ("rollout.max_prompt_tokens",),
-    "max_completion_length": _NEW_TOKENS,
-    "max_response_length": _NEW_TOKENS,
-    "response_length": _NEW_TOKENS,
-    "max_generated_tokens": _NEW_TOKENS,
-    "max_new_tokens": _NEW_TOKENS,
-    "kl_coef": _KL,
-    "kl_coeff": _KL,
-    "init_kl_coef": _KL,
-    "kl_loss_coef": _KL,
-    "loss_type": ("algorithm.loss", "algorithm.policy_loss"),
-    "num_generations": _GROUP,
-    "num_samples_per_prompt": _GROUP,
-    "n_samples_per_prompt": _GROUP,
-    "num_return_sequences": _GROUP,
-    "n": _GROUP,
-    "cliprange": _CLIP,
-    "clip_range": _CLIP,
-    "clip_ratio": _CLIP,
-    "eps_clip": _CLIP,
-    "epsilon": _CLIP,
-    "epsilon_high": ("algorithm.clip_high",),
-    "clip_ratio_high": ("algorithm.clip_high",),
-    "clip_ratio_low": ("algorithm.clip_low",),
-    "cliprange_value": ("algorithm.value_clip",),
-    "clip_range_value": ("algorithm.value_clip",),
-    "vf_coef": ("algorithm.value_weight",),
-    "value_loss_coef": ("algorithm.value_weight",),
-    "gae_lambda": ("algorithm.lam",),
-    "lambda": (".penalty_weight", "algorithm.lam", "reward.penalty_weight"),
-    "simpo_gamma": ("algorithm.gamma_beta_ratio",),
-    "cpo_alpha": ("algorithm.nll_weight",),
-    "rpo_alpha": ("algorithm.nll_weight",),
-    "lora_r": ("model.lora.rank",),
-    "lora_rank": ("model.lora.rank",),
-    "lora_alpha": ("model.lora.alpha",),
-    "target_modules": ("model.lora.targets",),
-    "lora_target_modules": ("model.lora.targets",),
-    "lora_attn_modules": ("model.lora.targets",),
-    "load_in_4bit": ("model.weights",),
-    "attn_implementation": ("model.attention",),
-    "model_name_or_path": _PATH,
-    "pretrained_model_name_or_path": _PATH,
-    "model_name": _PATH,
-    "dataset_name": ("data.path",),
-    "train_files": ("data.path",),
-    "val_files": ("data.test_path",),
-    "gradient_checkpointing": ("sharding.checkpointing",),
-    "enable_gradient_checkpointing": ("sharding.checkpointing",),
-    "enable_activation_checkpointing": ("sharding.checkpointing",),
-    "nproc_per_node": ("sharding.processes",),
-    "n_gpus_per_node": ("sharding.processes",),
-    "num_processes": ("sharding.processes",),
-    "bf16": _DTYPE,
-    "fp16": _DTYPE,
-    "mixed_precision": _DTYPE,
-    "torch_dtype": _DTYPE,
-    "dtype": _DTYPE,
-    "temperature": ("rollout.temperature",),
-    "logging_steps": ("algorithm.log_every_steps",),
-    "log_every_n_steps": ("algorithm.log_every_steps",),
-    "eval_steps": ("algorithm.eval_every_steps",),
-    "test_freq": ("algorithm.eval_every_steps",),
-    "save_steps": ("checkpoint.every_steps",),
-    "save_freq": ("checkpoint.every_steps",),
-    "output_dir": ("outputs",),
-    "default_local_dir": ("outputs",),
-    "project_name": ("tracker.project",),
-    "wandb_project": ("tracker.project",),
+CLIP = ("algorithm.clip_high", "algorithm.clip_low")
+"""Keys that correspond to one setting elsewhere and are suggested together."""
+_BY_KEY: dict[tuple[str, ...], str] = {
+    # "from" is a keyword of Python, so it cannot be the name of a field.
+    ("reward.audit.labels_from",): "from",
+    ("algorithm.lr",): "learning_rate lr",
+    ("algorithm.batch_size",): "per_device_train_batch_size train_batch_size ppo_mini_batch_size mini_batch_size",
+    ("algorithm.micro_batch_tokens",): (
+        "gradient_accumulation_steps micro_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu"
+    ),
+    ("algorithm.epochs",): "num_train_epochs num_epochs total_epochs ppo_epochs num_ppo_epochs num_iterations",
+    ("algorithm.iterations", "algorithm.epochs"): (
+        "max_steps max_steps_per_epoch num_training_steps total_training_steps"
+    ),
+    ("algorithm.warmup_fraction",): "warmup_ratio warmup_steps num_warmup_steps lr_warmup_steps lr_warmup_steps_ratio",
+    ("algorithm.max_grad_norm",): "max_grad_norm clip_grad_norm clip_grad grad_clip",
+    ("algorithm.optimizer",): "optim",
+    ("algorithm.adam_betas",): "adam_beta1 adam_beta2 betas",
+    ("algorithm.adam_eps",): "adam_epsilon",
+    ("algorithm.max_length", "rollout.max_new_tokens"): "max_seq_length max_seq_len max_length model_max_length",
+    ("rollout.max_prompt_tokens",): "max_prompt_length",
+    ("rollout.max_new_tokens",): (
+        "max_completion_length max_response_length response_length max_generated_tokens max_new_tokens"
+    ),
+    ("algorithm.beta",): "kl_coef kl_coeff init_kl_coef kl_loss_coef",
+    ("algorithm.loss", "algorithm.policy_loss"): "loss_type",
+    ("algorithm.group_size", "algorithm.samples_per_prompt", "algorithm.samples"): (
+        "num_generations num_samples_per_prompt n_samples_per_prompt num_return_sequences n"
+    ),
+    CLIP: "cliprange clip_range clip_ratio eps_clip epsilon",
+    ("algorithm.clip_high",): "epsilon_high clip_ratio_high",
+    ("algorithm.clip_low",): "clip_ratio_low",
+    ("algorithm.value_clip",): "cliprange_value clip_range_value",
+    ("algorithm.value_weight",): "vf_coef value_loss_coef",
+    ("algorithm.lam",): "gae_lambda",
+    (".penalty_weight", "algorithm.lam", "reward.penalty_weight"): "lambda",
+    ("algorithm.gamma_beta_ratio",): "simpo_gamma",
+    ("algorithm.nll_weight",): "cpo_alpha rpo_alpha",
+    ("model.lora.rank",): "lora_r lora_rank",
+    ("model.lora.alpha",): "lora_alpha",
+    ("model.lora.targets",): "target_modules lora_target_modules lora_attn_modules",
+    ("model.weights",): "load_in_4bit",
+    ("model.attention",): "attn_implementation",
+    ("model.path",): "model_name_or_path pretrained_model_name_or_path model_name",
+    ("data.path",): "dataset_name train_files",
+    ("data.test_path",): "val_files",
+    ("sharding.checkpointing",): "gradient_checkpointing enable_gradient_checkpointing enable_activation_checkpointing",
+    ("sharding.processes",): "nproc_per_node n_gpus_per_node num_processes",
+    ("runtime.dtype",): "bf16 fp16 mixed_precision torch_dtype dtype",
+    ("rollout.temperature",): "temperature",
+    ("algorithm.log_every_steps",): "logging_steps log_every_n_steps",
+    ("algorithm.eval_every_steps",): "eval_steps test_freq",
+    ("checkpoint.every_steps",): "save_steps save_freq",
+    ("outputs",): "output_dir default_local_dir",
+    ("tracker.project",): "project_name wandb_project",
 }
-"""Name of a setting elsewhere → the corresponding dotted keys here. The first key that the run has is suggested.
+"""Dotted keys here → names of the setting elsewhere. The first key that the run has is suggested.
 
-A key that starts with a dot is relative to the section of the typed key. If two keys here correspond to one setting
-elsewhere (`cliprange`), both are listed and suggested together.
+A key that starts with a dot is relative to the section of the typed key.
 """
-TOGETHER = (_CLIP,)
-"""Entries whose keys are suggested together."""
+OTHER_NAMES = {name: keys for keys, names in _BY_KEY.items() for name in names.split()}
 
 
 def hint(key: str, values: Mapping[str, Any]) -> str:
@@ -150,11 +83,12 @@ def hint(key: str, values: Mapping[str, Any]) -> str:
     parent, _, name = key.rpartition(".")
     targets = [parent + target if target.startswith(".") else target for target in OTHER_NAMES.get(name, ())]
     targets = [target for target in targets if target != key]
-    existing = [target for target in targets if _exists(target, values)]
+    existing = [target for target in targets if value_at(values, target, MISSING) is not MISSING]
     if existing:
-        return f"; it is called {' and '.join(existing if tuple(targets) in TOGETHER else existing[:1])} here"
+        return f"; it is called {' and '.join(existing if tuple(targets) == CLIP else existing[:1])} here"
     # Next, look for a misspelling in the same section.
-    names = list(_keys_at(parent, values))
+    section = value_at(values, parent) if parent else values
+    names = map(str, section) if isinstance(section, Mapping) else ()
     close = get_close_matches(name, names, n=MAX_SUGGESTIONS, cutoff=0.6)
     if close:
         return f"; did you mean {' or '.join(close)}?"
@@ -166,26 +100,6 @@ def hint(key: str, values: Mapping[str, Any]) -> str:
         missing = ", which the chosen options do not have" if values else ""
         return f"; it is called {targets[0]} here{missing}"
     return ""
-
-
-def _node(path: str, values: Mapping[str, Any]) -> Any:
-    """Return the value at a dotted path, or None."""
-    node: Any = values
-    for name in filter(None, path.split(".")):
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return node
-
-
-def _keys_at(path: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the mapping at a dotted path."""
-    node = _node(path, values)
-    return [str(key) for key in node] if isinstance(node, Mapping) else []
-
-
-def _exists(path: str, values: Mapping[str, Any]) -> bool:
-    """Return True if a dotted path exists."""
-    parent, _, name = path.rpartition(".")
-    return name in _keys_at(parent, values)
 
 
 def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

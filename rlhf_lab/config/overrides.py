@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.config import registry
 
 PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+MISSING = object()
+"""Default of `value_at` for callers that distinguish a key without a value from one with the value null."""
 SPECIAL_WORDS = ("true", "false", "null", "nan", "inf")
 """Words that Hydra's override grammar does not parse as text."""
 ADDED = ("stages.", "needs.", "data.sources.", "agent.service.", "study.")
@@ -70,6 +73,16 @@ def level_name(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return json.dumps(value) if isinstance(value, list) else str(value)
+
+
+def value_at(values: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """Return the value at a dotted key of nested mappings; `default` if there is none."""
+    node: Any = values
+    for name in key.split("."):
+        if not isinstance(node, Mapping) or name not in node:
+            return default
+        node = node[name]
+    return node
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.base import Container
 from omegaconf.errors import OmegaConfBaseException
 
-from rlhf_lab.config.files import read_yaml
+from rlhf_lab.config.inventory import read_yaml
 from rlhf_lab.core.errors import ConfigError
 
 HEADER_CHARACTERS = 512
@@ -53,12 +53,7 @@ class FileConfigSource(file_config_source.FileConfigSource):
                 f"{file}: {str(error).splitlines()[0]}; write ${{key}} with the dotted key of a setting"
             ) from None
         header = self._get_header_dict(file.read_text(encoding="utf-8-sig")[:HEADER_CHARACTERS])
-        return ConfigResult(
-            config=config,
-            path=f"{self.scheme()}://{self.path}",
-            provider=self.provider,
-            header=header,
-        )
+        return ConfigResult(config=config, path=f"{self.scheme()}://{self.path}", provider=self.provider, header=header)
 
     def is_config(self, config_path: str) -> bool:
         """Return True if a path inside the directory is a config file."""

@@ -23,13 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core.bounded_files import (
-    MAX_JSON_BYTES,
-    MAX_ROW_BYTES,
-    check_regular,
-    read_bounded,
-    size_text,
-)
+from rlhf_lab.core.bounded_files import MAX_JSON_BYTES, MAX_ROW_BYTES, check_regular, read_bounded, size_text
 from rlhf_lab.core.errors import ArtifactError, ConfigError, StorageError
 from rlhf_lab.core.text import is_well_formed, well_formed, well_formed_value
 
@@ -42,8 +36,7 @@ REMEDIES = {
 }
 """Disk error → what the user can do about it."""
 PERMISSION = dict.fromkeys(
-    (errno.EACCES, errno.EPERM),
-    "give this user permission to write there or choose another directory with outputs=DIR",
+    (errno.EACCES, errno.EPERM), "give this user permission to write there or choose another directory with outputs=DIR"
 )
 """Error for a missing permission → what the user can do about it. Such an error also occurs when a file is read, so it
 counts as a refused write only if the caller knows that a file was being written."""

@@ -81,10 +81,7 @@ VERIFIED_PART = Measure(
     better="higher",
 )
 CALLS = Measure(
-    "calls",
-    "tool calls per episode (data whose environment counts them)",
-    title="calls per episode",
-    column="calls",
+    "calls", "tool calls per episode (data whose environment counts them)", title="calls per episode", column="calls"
 )
 UNDECLARED = Measure(
     "measure/<name>",

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.files import read_object
 from rlhf_lab.core.http_client import ExchangeLimits, build_opener
@@ -79,6 +78,8 @@ def announce(run: Run, alarm: Alarm) -> None:
     Nothing is sent if `alerts.levels` does not list the level of the alarm.
     """
     settings = run.config.alerts
+    from rlhf_lab.core import ranks  # imports torch, which the check of a command does not need
+
     if alarm.level not in settings.levels or not ranks.is_main():
         return
     manifest = read_object(run.directory / "manifest.json")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import compose, root
-from rlhf_lab.config.overrides import forced, literal
+from rlhf_lab.config.overrides import forced, literal, value_at
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.yaml_files import read_mapping
@@ -109,10 +109,7 @@ def _range(key: str, values: Sequence[Any], checked: Mapping[str, Any]) -> dict[
         raise ConfigError(f"continuous: {key} has the values {values}; a range needs two different numbers")
     # W&B's names of distributions; the values of a logarithmic range have to be positive.
     low, high = min(numbers), max(numbers)
-    setting: Any = checked
-    for name in key.split("."):
-        setting = setting.get(name) if isinstance(setting, Mapping) else None
-    if all(isinstance(value, int) for value in numbers) and not isinstance(setting, float):
+    if all(isinstance(value, int) for value in numbers) and not isinstance(value_at(checked, key), float):
         distribution = "int_uniform"
     elif low > 0 and high / low >= LOG_SCALE:
         distribution = "log_uniform_values"

@@ -13,13 +13,7 @@ from runpy import run_path
 from anchors import Mutant
 
 LOSSES = (
-    Mutant(
-        "k3_reversed",
-        "k3",
-        "ref - logp",
-        "logp - ref",
-        "GRPO's penalty estimates the KL in the other direction",
-    ),
+    Mutant("k3_reversed", "k3", "ref - logp", "logp - ref", "GRPO's penalty estimates the KL in the other direction"),
     Mutant(
         "simpo_gamma_not_times_beta",
         "simpo",
@@ -441,13 +435,7 @@ INFERENCE = (
         "weighted",
         "a weaker finding can be more significant than a stronger one",
     ),
-    Mutant(
-        "wilson_width",
-        "_wilson_bounds",
-        "4 * n * n",
-        "4 * n",
-        "intervals of rates have the wrong width",
-    ),
+    Mutant("wilson_width", "_wilson_bounds", "4 * n * n", "4 * n", "intervals of rates have the wrong width"),
     Mutant(
         "unanimous_rate_counts_rows",
         "_wilson_of_clusters",
@@ -601,13 +589,7 @@ MEASURES = (
         "now.chosen > now.rejected",
         "the accuracy of the implicit reward is the ranking accuracy",
     ),
-    Mutant(
-        "null_is_zero",
-        "estimates.floats",
-        "np.nan",
-        "0.0",
-        "unscored replies pull means towards 0",
-    ),
+    Mutant("null_is_zero", "estimates.floats", "np.nan", "0.0", "unscored replies pull means towards 0"),
     Mutant(
         "gold_agreement_ties_are_wins",
         "audit_margins",
@@ -668,11 +650,7 @@ AGENTS = (
         "tasks that both solve count as lost, and no effect seems detectable",
     ),
     Mutant(
-        "sign_flip_one_sided",
-        "sign_flip_exact",
-        "np.abs(sums)",
-        "sums",
-        "p-values of agents are half of what they are",
+        "sign_flip_one_sided", "sign_flip_exact", "np.abs(sums)", "sums", "p-values of agents are half of what they are"
     ),
     Mutant(
         "calls_of_a_reply_lost",
@@ -1187,11 +1165,7 @@ UNITS = (
         "W/m K is W·K/m, so that right answers in thermodynamics are wrong",
     ),
     Mutant(
-        "case_of_symbols_ignored",
-        "units._known",
-        "(name, name.casefold())",
-        "(name.casefold(), name)",
-        "5 Mg are 5 mg",
+        "case_of_symbols_ignored", "units._known", "(name, name.casefold())", "(name.casefold(), name)", "5 Mg are 5 mg"
     ),
     Mutant(
         "conversion_upside_down",
@@ -1501,13 +1475,7 @@ OPTIMISED = (
         "parameter.ndim == 2",
         "Muon orthogonalises the updates of embeddings and heads",
     ),
-    Mutant(
-        "schedule_ignored",
-        "Optimizers.step",
-        "peak * scale",
-        "peak",
-        "every step has the peak learning rate",
-    ),
+    Mutant("schedule_ignored", "Optimizers.step", "peak * scale", "peak", "every step has the peak learning rate"),
     Mutant(
         "critic_of_unscaled_scores",
         "ppo.build_critic",

@@ -55,11 +55,11 @@ NEEDED = {
         *("+needs.policy=owner/model", "+needs.reward=owner/model"),
     ],
     "algorithm/teacher_trajectories": [
-        *("data=tools_catalogue", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model"),
+        *("data=tools_catalogue", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model")
     ],
     "algorithm/trajectories": ["data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"],
     "algorithm/attempt_pairs": [
-        *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model"),
+        *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model")
     ],
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],

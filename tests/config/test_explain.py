@@ -15,6 +15,7 @@ from rlhf_lab.cli import explain
 from rlhf_lab.cli.completion import candidates
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.config import docstrings, inventory, registry, root
+from rlhf_lab.config.overrides import value_at
 
 OPTIONS = [f"{group}={option}" for group in registry.groups() for option in inventory.options(group)]
 
@@ -39,7 +40,7 @@ def test_the_values_are_those_of_the_run() -> None:
     values = root.to_values(checked("ppo", *overrides))
     for key, setting in explain.catalogue(["+recipe=ppo", *overrides]).items():
         if not key.startswith("study."):
-            assert setting.now == explain._at(values, key), key
+            assert setting.now == value_at(values, key), key
 
 
 @pytest.mark.slow

@@ -1,30 +1,21 @@
-"""Every settings class has what `config/groups.py` says that all of its group have."""
+"""Every kind of data has what `config/groups.py` says that all of them have."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
+from inspect import isfunction
 
-import pytest
-
-from rlhf_lab.config import groups, registry
+from rlhf_lab.config import registry
+from rlhf_lab.config.groups import DataSource
 from rlhf_lab.core import arrays
 
-PROTOCOLS = {"data": groups.DataSource, "rollout": groups.Rollout, "sharding": groups.Sharding}
 
-
-def members(protocol: Any) -> list[str]:
-    return [name for name, value in vars(protocol).items() if isinstance(value, property) or inspect.isfunction(value)]
-
-
-@pytest.mark.parametrize("group", PROTOCOLS)
-def test_every_kind_answers(group):
-    names = [name for name in members(PROTOCOLS[group]) if not name.startswith("_")]
+def test_every_kind_of_data_answers():
+    members = [name for name, value in vars(DataSource).items() if isinstance(value, property) or isfunction(value)]
+    names = [name for name in members if not name.startswith("_")]
     assert names
-    for kind in registry.kinds(group):
-        cls = registry.settings_class(group, kind)
-        missing = [name for name in names if not hasattr(cls, name)]
-        assert not missing, f"{group}={kind} lacks {', '.join(missing)}"
+    for kind in registry.kinds("data"):
+        missing = [name for name in names if not hasattr(registry.settings_class("data", kind), name)]
+        assert not missing, f"data={kind} lacks {', '.join(missing)}"
 
 
 def test_array_names_cost_no_import():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from support import checked
 
-from rlhf_lab.config import build, check, registry, root, tuned
+from rlhf_lab.config import check, registry, root, tuned
 from rlhf_lab.config.section import Section, section
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages.settings import Artifacts
@@ -47,7 +47,7 @@ def test_a_registered_section_is_part_of_every_config_with_its_rules(plain_value
     assert root.to_values(config) == {**plain_values, "probe": {"depth": 3}}
     assert config.probe == extra_section() and config.sections()["probe"] is config.probe
     problems: list[str] = []
-    build.build({**plain_values, "probe": {"dept": 4}}, problems)
+    check._build({**plain_values, "probe": {"dept": 4}}, problems)
     assert problems == ["probe.dept is not a setting; did you mean depth?"]
     with pytest.raises(ConfigError, match=r"probe\.depth=3 contradicts seed=7"):
         check.check({**plain_values, "seed": 7})

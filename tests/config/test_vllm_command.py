@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.cli.vllm import run
+from rlhf_lab.cli.vllm import vllm_command
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.pinned_packages import MARKER, EnvironmentMissing
 from rlhf_lab.sampling.vllm import server
@@ -26,35 +26,35 @@ from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS, process_environment
 )
 def test_wrong_commands(words, says):
     with pytest.raises(ConfigError) as error:
-        run(words)
+        vllm_command(words)
     assert any(says in problem for problem in error.value.problems), error.value.problems
 
 
 def test_the_command_says_whether_the_environment_is_there(tmp_path, capsys):
-    run([f"folder={tmp_path}", "device=cpu"])
+    vllm_command([f"folder={tmp_path}", "device=cpu"])
     assert f"there is no environment of vLLM in {tmp_path}" in capsys.readouterr().out
     (tmp_path / MARKER).write_text(ENVIRONMENTS["cpu"].pins(), encoding="ascii")
-    run([f"folder={tmp_path}", "device=cpu"])
+    vllm_command([f"folder={tmp_path}", "device=cpu"])
     assert f"{tmp_path}: ready" in capsys.readouterr().out
-    run(["setup", f"folder={tmp_path}", "device=cpu"])
+    vllm_command(["setup", f"folder={tmp_path}", "device=cpu"])
     assert "already exists" in capsys.readouterr().out
 
 
 def test_a_server_in_the_foreground(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 640}))
     with pytest.raises(EnvironmentMissing, match="run: python -m rlhf_lab vllm setup"):
-        run(["serve", f"model={tmp_path}", f"folder={tmp_path / 'none'}", "device=cpu"])
+        vllm_command(["serve", f"model={tmp_path}", f"folder={tmp_path / 'none'}", "device=cpu"])
     served = []
     monkeypatch.setattr(server, "serve", lambda *arguments: served.append(arguments) or 7)
-    assert run(["serve", f"model={tmp_path}", "port=8001", "dtype=bfloat16", "device=cpu"]) == 7
+    assert vllm_command(["serve", f"model={tmp_path}", "port=8001", "dtype=bfloat16", "device=cpu"]) == 7
     ((serving, host, port, directory),) = served
     assert (host, port, directory) == ("127.0.0.1", 8001, None)
     assert (serving.model, serving.dtype, serving.context_tokens) == (Path(tmp_path), "bfloat16", 640)
     assert serving.adapter_rank == 0
-    run(["serve", f"model={tmp_path}", "adapter_rank=12", "device=cpu"])
+    vllm_command(["serve", f"model={tmp_path}", "adapter_rank=12", "device=cpu"])
     assert served[-1][0].adapter_rank == 16
     with pytest.raises(ConfigError, match="adapter_rank=513 must be between 0 and 512"):
-        run(["serve", f"model={tmp_path}", "adapter_rank=513", "device=cpu"])
+        vllm_command(["serve", f"model={tmp_path}", "adapter_rank=513", "device=cpu"])
 
 
 def test_a_server_does_not_take_over_the_packages_of_the_lab(monkeypatch, tmp_path):

@@ -131,10 +131,7 @@ def test_cfg_job_shows_what_a_run_would_have(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("program", "started_as"),
-    [
-        ("/usr/local/bin/rlhf-lab", ["rlhf-lab"]),
-        ("/home/a/rlhf_lab/__main__.py", ["python", "-m", "rlhf_lab"]),
-    ],
+    [("/usr/local/bin/rlhf-lab", ["rlhf-lab"]), ("/home/a/rlhf_lab/__main__.py", ["python", "-m", "rlhf_lab"])],
 )
 def test_the_command_line_can_be_pasted(program: str, started_as: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     typed = ["+recipe=ppo", "reward=[bt,programmatic]", "question=What now?", "reward.weights={bt:.7}", "a=$HOME"]

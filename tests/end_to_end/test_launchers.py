@@ -47,11 +47,7 @@ def write_config(fresh: Any, values: dict[str, Any]) -> Path:
     return file
 
 
-def accelerate(
-    fresh: Any,
-    *arguments: str,
-    **values: Any,
-) -> subprocess.CompletedProcess[str]:
+def accelerate(fresh: Any, *arguments: str, **values: Any) -> subprocess.CompletedProcess[str]:
     """Run a command with `accelerate launch` and a config file with these values."""
     file = write_config(fresh, values)
     return subprocess.run(

@@ -27,8 +27,7 @@ def shown(out) -> LabConsole:
 
 
 @pytest.mark.parametrize(
-    ("verbosity", "lines"),
-    [("", "result\ncourse\n"), (QUIET, "result\n"), (VERBOSE, "result\ncourse\ndetail\n")],
+    ("verbosity", "lines"), [("", "result\ncourse\n"), (QUIET, "result\n"), (VERBOSE, "result\ncourse\ndetail\n")]
 )
 def test_the_log_has_everything_whatever_is_printed(tmp_path, monkeypatch, out, shown, verbosity, lines):
     monkeypatch.setenv(VERBOSITY, verbosity)

@@ -53,5 +53,5 @@ def test_every_command_that_it_suggests_exists(line):
     words = line.split("   ")[0].replace("rlhf-lab", "").replace("python -m rlhf_lab", "").split()
     if not words or words[0] in ("list", "doctor", "explain"):
         return
-    command = words if words[0].startswith("+") else demo.prepare(words[1:]).words
+    command = words if words[0].startswith("+") else demo.demo_command(words[1:]).words
     assert compose.check_command(command).jobs

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rlhf_lab.config.files import directory, read_yaml
+from rlhf_lab.config.inventory import directory, read_yaml
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.user_code import files_behind, load_from_file
 from rlhf_lab.stages.code_digest import digests

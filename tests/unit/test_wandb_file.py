@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_lab.cli import sweep_file
+from rlhf_lab.cli.sweep_file import sweep_command
 from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import artifacts
@@ -34,7 +34,7 @@ def agent_words(config: dict[str, Any], chosen: dict[str, Any]) -> list[str]:
 
 def test_a_study_as_a_file(tmp_path: Path) -> None:
     file = tmp_path / "buffers.yaml"
-    sweep_file.run(["+recipe=study/buffers", f"to={file}"])
+    sweep_command(["+recipe=study/buffers", f"to={file}"])
     config = yaml.safe_load(file.read_text())
     assert config["method"] == "grid" and config["metric"] == {"name": "final/gold", "goal": "maximize"}
     assert config["parameters"] == {
@@ -107,7 +107,7 @@ def test_ranges() -> None:
 )
 def test_what_cannot_be_a_sweep_is_explained(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        sweep_file.run(words)
+        sweep_command(words)
 
 
 def test_what_an_agent_chose_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from support import ONE_LAYER, SMALL_WORLD, planned
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_lab.cli import publish as publish_words
+from rlhf_lab.cli.publish import publish_command
 from rlhf_lab.core import checksums as seal
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
 from rlhf_lab.core.files import read_json
@@ -404,13 +404,13 @@ def test_a_hub_that_refuses_is_explained(tmp_path: Path) -> None:
 )
 def test_a_wrong_command_is_explained(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        publish_words.run(words)
+        publish_command(words)
 
 
 def test_the_command_hands_over_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[PublishRequest] = []
     monkeypatch.setattr("rlhf_lab.interop.publishing.publish.publish", lambda request: requests.append(request) or "x")
-    publish_words.run(["runs/a", "to=hub:me/model", "public=true", "despite=smoke,hard_stop", "dtype=bfloat16"])
+    publish_command(["runs/a", "to=hub:me/model", "public=true", "despite=smoke,hard_stop", "dtype=bfloat16"])
     assert requests == [
         PublishRequest("runs/a", "hub:me/model", dtype="bfloat16", public=True, despite=["smoke", "hard_stop"])
     ]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config import inventory, registry
-from rlhf_lab.config.build import build_kind
+from rlhf_lab.config.check import build_kind
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.root import to_values
 from rlhf_lab.config.section import Section, section
