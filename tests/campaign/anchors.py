@@ -76,6 +76,17 @@ class Mutant(NamedTuple):
         return ValueError(f"mutant {self.name}: {reason}. Correct its row in tests/campaign/mutations.py.")
 
 
+def read_mutants(text: str) -> list[Mutant]:
+    """Read faults in the notation of a diff: a line `name in where`, below it the harm, and lines with - and +."""
+    found = []
+    for entry in re.findall(r"^\w.*\n(?: .*\n)+", text, re.MULTILINE):
+        head, harm, *changes = entry.splitlines()
+        name, _, where = head.partition(" in ")
+        before, after = ("\n".join(line[6:] for line in changes if line[4] == sign) for sign in "-+")
+        found.append(Mutant(name, where, before, after, harm.strip()))
+    return found
+
+
 class Binding(NamedTuple):
     """Nodes that a pattern's wildcards and changed names stand for in the matched node."""
 

@@ -3,6 +3,8 @@
 A fault is worth its place when a careful developer could make it, when it does not crash, and when the numbers that
 come out look plausible. `anchors.py` finds the place of each in the syntax tree; where there is none, or more than one,
 the campaign and tests/lint/test_mutations.py refuse the row. Faults of a pack are in its folder beside this file.
+
+A fault is written like a diff: `name in where`, the harm, the code before (-) and after (+); see `anchors.Mutant`.
 """
 
 from __future__ import annotations
@@ -10,1846 +12,1121 @@ from __future__ import annotations
 from pathlib import Path
 from runpy import run_path
 
-from anchors import Mutant
+from anchors import Mutant, read_mutants
 
-LOSSES = (
-    Mutant("k3_reversed", "k3", "ref - logp", "logp - ref", "GRPO's penalty estimates the KL in the other direction"),
-    Mutant(
-        "simpo_gamma_not_times_beta",
-        "simpo",
-        "beta * gamma_beta_ratio",
-        "gamma_beta_ratio",
-        "the target margin is another one than the setting's name says",
-    ),
-    Mutant(
-        "kto_undesirable_side_reversed",
-        "kto",
-        "z_ref - rejected_B",
-        "rejected_B - z_ref",
-        "KTO makes undesirable replies likelier",
-    ),
-    Mutant(
-        "robust_dpo_scale",
-        "robust",
-        "signed_B / (1 - 2 * label_smoothing)",
-        "signed_B / (1 - label_smoothing)",
-        "robust DPO is no longer unbiased under flipped labels",
-    ),
-    Mutant(
-        "orpo_summed_logps",
-        "PREFERENCE_LOSSES",
-        "Objective('ORPO', orpo, ('policy',), per_token=True)",
-        "Objective('ORPO', orpo, ('policy',))",
-        "ORPO's odds are of whole replies, so that long replies are pushed down",
-    ),
-    Mutant(
-        "cream_mixture_reversed",
-        "Objective.__call__",
-        "consistency_B * labelled.per_pair_B + (1 - consistency_B) * swapped.per_pair_B",
-        "(1 - consistency_B) * labelled.per_pair_B + consistency_B * swapped.per_pair_B",
-        "labels that two rankings agree on are trained on the wrong way round",
-    ),
-    Mutant(
-        "ppo_optimistic_clip",
-        "_clipped_loss",
-        "torch.maximum",
-        "torch.minimum",
-        "the trust region takes the better of two losses and bounds nothing",
-    ),
-    Mutant(
-        "gspo_ratio_of_sums",
-        "gspo",
-        "log_ratio.new_zeros(tokens.rows).index_add(0, tokens.row, log_ratio) / count_R",
-        "log_ratio.new_zeros(tokens.rows).index_add(0, tokens.row, log_ratio)",
-        "GSPO's ratio grows with the length of the reply",
-    ),
-    Mutant(
-        "value_clip_optimistic",
-        "value_loss",
-        "torch.maximum",
-        "torch.minimum",
-        "the critic is not held near its old values",
-    ),
-    Mutant(
-        "reward_margin_sign",
-        "reward_model.bradley_terry",
-        "chosen_B - rejected_B - margin",
-        "chosen_B - rejected_B + margin",
-        "a reward model with a margin is satisfied sooner instead of later",
-    ),
-    Mutant(
-        "idealised_ranking_beta",
-        "idealised_ranking",
-        "torch.logit(p_chosen_B, eps=1e-06) / beta",
-        "torch.logit(p_chosen_B, eps=1e-06) * beta",
-        "the ceiling of DPO's ranking accuracy is that of another β",
-    ),
+LOSSES = """
+k3_reversed in k3
+    GRPO's penalty estimates the KL in the other direction
+    - ref - logp
+    + logp - ref
+simpo_gamma_not_times_beta in simpo
+    the target margin is another one than the setting's name says
+    - beta * gamma_beta_ratio
+    + gamma_beta_ratio
+kto_undesirable_side_reversed in kto
+    KTO makes undesirable replies likelier
+    - z_ref - rejected_B
+    + rejected_B - z_ref
+robust_dpo_scale in robust
+    robust DPO is no longer unbiased under flipped labels
+    - signed_B / (1 - 2 * label_smoothing)
+    + signed_B / (1 - label_smoothing)
+orpo_summed_logps in PREFERENCE_LOSSES
+    ORPO's odds are of whole replies, so that long replies are pushed down
+    - Objective('ORPO', orpo, ('policy',), per_token=True)
+    + Objective('ORPO', orpo, ('policy',))
+cream_mixture_reversed in Objective.__call__
+    labels that two rankings agree on are trained on the wrong way round
+    - consistency_B * labelled.per_pair_B + (1 - consistency_B) * swapped.per_pair_B
+    + (1 - consistency_B) * labelled.per_pair_B + consistency_B * swapped.per_pair_B
+ppo_optimistic_clip in _clipped_loss
+    the trust region takes the better of two losses and bounds nothing
+    - torch.maximum
+    + torch.minimum
+gspo_ratio_of_sums in gspo
+    GSPO's ratio grows with the length of the reply
+    - log_ratio.new_zeros(tokens.rows).index_add(0, tokens.row, log_ratio) / count_R
+    + log_ratio.new_zeros(tokens.rows).index_add(0, tokens.row, log_ratio)
+value_clip_optimistic in value_loss
+    the critic is not held near its old values
+    - torch.maximum
+    + torch.minimum
+reward_margin_sign in reward_model.bradley_terry
+    a reward model with a margin is satisfied sooner instead of later
+    - chosen_B - rejected_B - margin
+    + chosen_B - rejected_B + margin
+idealised_ranking_beta in idealised_ranking
+    the ceiling of DPO's ranking accuracy is that of another β
+    - torch.logit(p_chosen_B, eps=1e-06) / beta
+    + torch.logit(p_chosen_B, eps=1e-06) * beta
+"""
+
+LOG_PROBABILITIES = """
+first_reply_token_skipped in TokenBatch._targets
+    the first token of every reply is neither trained on nor counted in its log-probability
+    - column_T >= first_B1
+    + column_T > first_B1
+eos_not_counted in TokenBatch._targets
+    nothing learns to end a reply
+    - column_T < length_B1
+    + column_T < length_B1 - 1
+trainer_temperature_inverted in ResponseStates.logps
+    ratios compare two temperatures
+    - _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation, self.cap)
+    + _LinearLogProb.apply(*inputs, self.target_N, temperature, truncation, self.cap)
+gradient_without_temperature in _LinearLogProb.backward
+    the gradient is scaled by the sampling temperature
+    - grad_N[chunk].float() * ctx.inv_tau
+    + grad_N[chunk].float()
+exact_kl_reversed in _token_kl
+    evaluated KL is KL(reference ‖ policy)
+    - log_p.exp() * (log_p - log_q)
+    + log_q.exp() * (log_q - log_p)
+kl_reference_at_temperature_1 in _exact_kl
+    a policy that has not moved has a KL above 0 at temperatures other than 1
+    - _logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature)
+    + _logits(*q_inputs, chunk, q.cap)
+kto_reference_point_unclamped in positive_kl
+    KTO's KL estimate is negative in half of the first steps
+    - log_ratio_N.mean().clamp(min=0)
+    + log_ratio_N.mean()
+kto_reference_point_matched in shifted_rows
+    KTO's KL estimate is the log-ratio of the very replies that are trained on
+    - rows[i - 1]
+    + rows[i]
+"""
+
+SAMPLING = """
+sampler_logps_at_temperature_1 in drawing.draw
+    old log-probabilities are not those of the distribution that was sampled
+    - if vocab <= ONE_LEVEL:
+    -     token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]
+    -     return token_R1[:, 0], p_RV.gather(1, token_R1).log_()[:, 0]
+    + if vocab <= ONE_LEVEL:
+    +     token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]
+    +     return token_R1[:, 0], logits_RV.softmax(1, dtype=torch.float32).gather(1, token_R1).log_()[:, 0]
+ended_by_length in OneTurn.rows
+    a reply whose EOS is the last token allowed pays the penalty of an unfinished one
+    - tokens[length - 1] in self.stop_ids
+    + length < self.slots
+batches_share_noise in LocalSampler._sample_rows
+    prompts of different batches draw the same noise, and a reply depends on its batch
+    - noise(0)[torch.tensor(numbers)]
+    + noise(0)[:len(numbers)]
+padding_visible in Decoder.start
+    replies to short prompts attend to a padding token when prompts differ in length
+    - position >= length_B[:, None]
+    + position > length_B[:, None]
+position_off_by_one in Decoding._admit
+    the sampler's policy is another one than the trainer's
+    - len(self.prompts[number])
+    + len(self.prompts[number]) - 1
+newcomers_see_slots_of_others in GroupCache._wider_mask
+    rows that take the places of finished ones attend to tokens that nobody wrote for them
+    - F.pad(self.mask_BT[:, self.width:], (0, slots), value=-torch.inf)
+    + F.pad(self.mask_BT[:, self.width:], (0, slots), value=0.0)
+slots_of_live_rows_dropped in GroupCache.keep
+    rows that joined late lose their first tokens from the cache
+    - first_B - unread
+    + first_B
+fallback_positions_off_by_one in ModelDecoder.start
+    architectures without a decoder of the lab's own sample from shifted positions
+    - (mask_BT.cumsum(1) - 1).clamp(min=0)
+    + mask_BT.cumsum(1)
+"""
+
+PASSES = """
+packed_replies_see_each_other in PackedRows.mask
+    log-probabilities of a reply depend on the other replies to its prompt
+    - self.start_RW
+    + self.prompt_start_RW
+packed_replies_begin_at_position_0 in PackedRows.of
+    a packed reply is read as if it had no prompt before it
+    - Piece(response, row * row_width + prompt, prompt, column, prompt_start, prompt_end)
+    + Piece(response, row * row_width + prompt, 0, column, prompt_start, prompt_end)
+reward_adapter_in_the_shared_base in OneBase.reward_model
+    the reward model's adapter changes the policy and its reference
+    - add_products(model, adapter, shared=True)
+    + add_products(model, adapter, shared=False)
+"""
+
+CREDIT = """
+importance_ratio_inverted in OnPolicy._correct
+    tokens that an older policy drew too often weigh more, not less
+    - old_N - sampler_N
+    + sampler_N - old_N
+grpo_population_sd in grpo
+    advantages are √(G/(G − 1)) times as large as the paper's and TRL's
+    - (scored_B - 1).clamp
+    + scored_B.clamp
+unscored_is_zero in dr_grpo
+    a reply that the reward abstained on is trained on as if it had scored 0
+    - group.scores_BG
+    + group.scores_BG.nan_to_num(0.0)
+gae_bootstraps_last_value in gae
+    the longest reply is credited with reward after its end
+    - torch.zeros_like(values_RT[:, :1])
+    + values_RT[:, -1:]
+approx_kl_reversed in OnPolicy.policy_loss
+    `target_kl` stops on the KL in the direction that samples do not estimate
+    - k3(old_N, logp_N.detach())
+    + k3(logp_N.detach(), old_N)
+kl_in_reward_by_k3 in OnPolicy._penalise_and_credit
+    the reward's KL penalty does not push a token back up that has become too unlikely
+    - k1(tokens['old'], tokens['ref'])
+    + k3(tokens['old'], tokens['ref'])
+kl_in_loss_rewarded in OnPolicy.policy_loss
+    the policy is paid for leaving its reference
+    - loss_N + self.beta * penalty_N
+    + loss_N - self.beta * penalty_N
+controller_counts_iterations in OnPolicy._penalise_and_credit
+    the adaptive coefficient hardly moves
+    - len(scores_R)
+    + 1
+target_kl_per_pass in OnPolicy.accept_step
+    `target_kl` is compared with nats per micro-batch, so that it depends on micro_batch_tokens
+    - total_kl / tokens
+    + total_kl / len(sums)
+loss_units_of_iteration in OnPolicy.collect
+    the learning rate shrinks with the number of updates per iteration
+    - loss_units(settings.aggregation or '', len(rows), sampled_tokens)
+    + loss_units(settings.aggregation or '', len(experience.rows), sampled_tokens)
+ppo_penalty_rewarded in ProximalPolicyOptimisation.credit
+    PPO is paid for KL
+    - reward_N = -penalty_N
+    + reward_N = penalty_N.clone()
+grpo_penalty_rewarded in GroupPolicyOptimisation.credit
+    GRPO with the KL in the reward is paid for KL
+    - scores_R - experience.row_sums(penalty_N)
+    + scores_R + experience.row_sums(penalty_N)
+remax_baseline_sampled in Rollouts._score_greedy_responses
+    ReMax's baseline is one more sample instead of the greedy reply
+    - self.collector.collect(model, tasks, 1, 0, temperature=0.0, prompts=prompts)
+    + self.collector.collect(model, tasks, 1, 0, prompts=prompts)
+scaled_reward_is_centred in RewardShaper.__call__
+    half of all rewards change their sign
+    - rewards.astype(np.float64)
+    + rewards.astype(np.float64) - self.mean
+"""
+
+DATA = """
+split_by_pair in SplitRow.decides_split
+    pairs of one prompt are in train and in test
+    - self.asked or self.identity
+    + self.asked + self.prompt + self.chosen
+train_prompts_stay_in_test in load_corpus
+    a given test file keeps prompts that were trained on
+    - {short_digest(pair.identity) for pair in train.pairs}
+    + {short_digest(pair.identity) for pair in test.pairs}
+length_ties_are_wins in SplitReader.add
+    the length bias of a corpus is overstated
+    - len(split.chosen) > len(split.rejected)
+    + len(split.chosen) >= len(split.rejected)
+split_at_first_reply in split_response
+    earlier turns of the assistant become part of the reply, or conversations are dropped
+    - normalise(transcript).rpartition
+    + normalise(transcript).partition
+cut_reply_gets_eos in Encoder.fit
+    the policy learns to stop in mid-sentence at max_length
+    - reply_ids[:room]
+    + reply_ids if len(reply_ids) <= room else [*reply_ids[:room - 1], self.eos_id]
+long_prompt_loses_its_end in Encoder.prompt
+    a long conversation is answered without its question
+    - ids[len(prefix) + len(ids) - max_tokens:]
+    + ids[:max_tokens - len(prefix)]
+on_policy_label_probability in PolicyResponses.labelled_pairs
+    `ideal_accuracy` of on-policy pairs and DPO's ideal ranking read the wrong side
+    - Pair(prompt, b, a, {'p_chosen': 1 - p})
+    + Pair(prompt, b, a, {'p_chosen': p})
+annotator_temperature in Annotator.probability
+    labels are less noisy than the setting says
+    - 2 * self.temperature
+    + self.temperature
+epochs_repeat_order in plan_steps
+    every epoch sees the same batches in the same order
+    - seed + epoch
+    + seed
+"""
+
+INFERENCE = """
+clusters_ignored in clustered_mean
+    replies to one prompt count as independent: intervals are too narrow
+    - _standard_error(values_N - mean, cluster_N)
+    + _standard_error(values_N - mean, np.arange(values_N.size))
+no_small_sample_factor in _standard_error
+    with 3 seeds intervals are 18 % too narrow
+    - sums_G.size / (sums_G.size - 1) * np.square(sums_G).sum()
+    + np.square(sums_G).sum()
+df_of_rows in inference._interval
+    degrees of freedom count replies instead of prompts or seeds
+    - stats.t.ppf((1 + level) / 2, clusters - 1)
+    + stats.t.ppf((1 + level) / 2, cluster_N.size - 1)
+one_sided_p in t_comparison
+    p-values are half as large
+    - 2 * stats.t.sf(abs(gap) / error, freedom)
+    + stats.t.sf(abs(gap) / error, freedom)
+holm_not_monotone in holm
+    a weaker finding can be more significant than a stronger one
+    - np.maximum.accumulate(weighted)
+    + weighted
+wilson_width in _wilson_bounds
+    intervals of rates have the wrong width
+    - 4 * n * n
+    + 4 * n
+unanimous_rate_counts_rows in _wilson_of_clusters
+    8 of 8 replies to two prompts look like eight independent successes
+    - float(clusters)
+    + float(outcomes_N.size)
+temperature_interval_unclustered in fit_temperature
+    the interval of a fitted temperature is too narrow where a prompt has several pairs
+    - np.bincount(pairs.prompt_n, weights=margin_n * miss_n)
+    + margin_n * miss_n
+rescaled_by_its_own_fit in rescaled
+    calibration after rescaling is measured on the pairs it was fitted to
+    - fit_temperature(margin_N[half_N != side], cluster_N[half_N != side])
+    + fit_temperature(margin_N[half_N == side], cluster_N[half_N == side])
+signed_confidence in calibration.confidence
+    confidence below ½ counts as confidence, and a wrong pair looks honest
+    - np.abs(floats(margin_N))
+    + floats(margin_N)
+"""
+
+STUDIES = """
+equal_differences_are_certain in paired_difference
+    three seeds that happen to agree give a p-value of 0
+    - max(observed_error, least_error(least_N, cluster_N))
+    + observed_error
+outcomes_without_their_coin in min_sd_of_outcomes
+    three of three runs against none of three is called certain
+    - np.abs(difference_N).sum() + 1
+    + np.abs(difference_N).sum()
+sameness_from_one_side in inference.equivalence
+    a difference beyond its margin is confirmed as none
+    - margin - abs(gap)
+    + margin + abs(gap)
+shared_prompts_forgotten in crossed_difference
+    on given data intervals speak for these prompts alone
+    - ms_runs + ms_prompts_above_rest
+    + ms_runs
+one_corpus_for_all_seeds in check.completed
+    every seed of a study trains and is tested on the same data
+    - config.data.of_run(config.seed)
+    + config.data.of_run(0)
+claims_not_adjusted in verdict.verdicts
+    of many claims one is confirmed by chance
+    - family_holm(study, p_values)
+    + p_values
+withdrawn_claims_forgotten in family_holm
+    dropping the claims that look hopeless confirms others
+    - [1.0] * withdrawn_in_family(study, claim)
+    + []
+seen_seeds_count in without_seeds
+    a claim written after a look is confirmed by what was looked at
+    - ~study.frame[column].isin(seeds)
+    + slice(None)
+errors_of_shared_prompts_dropped in _add_prompt_error_to_difference
+    differences of metrics without values by prompt are too sure of themselves
+    - seed_variance + prompt_variance
+    + seed_variance
+"""
+
+MEASURES = """
+ties_are_wins in EpisodeLog._summarise
+    a policy that copies its reference wins every time
+    - win_or_tie(columns[judge] - base[judge])
+    + (columns[judge] >= base[judge]).astype(np.float64)
+judged_by_proxy in EpisodeLog._summarise
+    the win rate is judged by the reward that was trained on
+    - 'gold' if 'gold' in metrics else 'proxy' if 'proxy' in metrics else None
+    + 'proxy' if 'proxy' in metrics else 'gold' if 'gold' in metrics else None
+kl_without_temperature in Evaluator._kl.compute
+    evaluated KL is of a distribution that nothing was sampled from
+    - exact_kl(model, self.reference, batch, temperature=temperature)
+    + exact_kl(model, self.reference, batch)
+reward_per_nat_without_baseline in EpisodeLog._summarise
+    the gain per nat is the reward per nat
+    - columns['proxy'] - base['proxy']
+    + columns['proxy']
+best_of_n_per_nat_without_baseline in best_of_n.estimates
+    best of n looks better or worse per nat by the policy's own reward
+    - values['proxy'] - proxy_P
+    + values['proxy']
+chosen_drift_of_rejected in preference_step
+    training curves show the drift of the wrong side
+    - policy.chosen - ref.chosen
+    + policy.rejected - ref.rejected
+heldout_drift_sign in Evaluator._pair_metrics
+    likelihood displacement looks like its opposite
+    - (now.chosen - ref.chosen).double
+    + (ref.chosen - now.chosen).double
+implicit_accuracy_without_reference in Evaluator._pair_metrics
+    the accuracy of the implicit reward is the ranking accuracy
+    - now.chosen - ref.chosen > now.rejected - ref.rejected
+    + now.chosen > now.rejected
+null_is_zero in estimates.floats
+    unscored replies pull means towards 0
+    - np.nan
+    + 0.0
+gold_agreement_ties_are_wins in audit_margins
+    a reward that says nothing agrees with the truth
+    - np.sign(margin_N) * np.sign(gold) / 2 + 0.5
+    + np.where(np.isnan(margin_N), np.nan, margin_N * gold >= 0)
+"""
+
+AGENTS = """
+tools_are_trained_on in Episode.sampled
+    an agent is trained to write what its tools answer
+    - segment.sampled
+    + True
+tool_tokens_count_as_length in Episode.sampled_tokens
+    what tools answer counts as the length of the policy's turns
+    - self.turns
+    + self.segments
+parting_reads_the_reward in IterationBatch.parting_N
+    an agent that solves more tasks is taken for one that hacks
+    - self.unverified_N - outcome_N
+    + self.unverified_N + outcome_N
+curriculum_prefers_the_solved in EdgeCurriculum.draw
+    training draws the tasks that are solved already
+    - 4 * self.success()[tried] * (1 - self.success()[tried])
+    + self.success()[tried]
+curriculum_record_never_fades in EdgeCurriculum.observe
+    the record of a task exceeds its episodes, and its success rate 1
+    - KEPT * self.rewards_N[position]
+    + self.rewards_N[position]
+pass_at_k_with_replacement in pass_at_k
+    pass@k is the biased estimate of the plug-in rate
+    - np.prod(1.0 - k / i)
+    + (1.0 - right / n) ** k
+mcnemar_effect_of_ties in _with_exact_effect
+    tasks that both solve count as lost, and no effect seems detectable
+    - a[task][0] > b[task][0]
+    + a[task][0] >= b[task][0]
+sign_flip_one_sided in sign_flip_exact
+    p-values of agents are half of what they are
+    - np.abs(sums)
+    + sums
+calls_of_a_reply_lost in response_message
+    text before a call that looks like one hides the call
+    - reply.rpartition
+    + reply.partition
+"""
+
+TURNS = """
+ppo_early_scores_twice in ProximalPolicyOptimisation.credit
+    what an episode earned before its last turn is credited a second time at its end
+    - last_scores_R - experience.row_sums(early_N)
+    + last_scores_R
+ppo_early_scores_lost in ProximalPolicyOptimisation.credit
+    PPO credits no turn before the last one, and an episode counts for less than it scored
+    - reward_N + early_N
+    + reward_N
+ppo_returns_by_policy_lambda in ProximalPolicyOptimisation.credit
+    the critic is trained on returns of the wrong λ
+    - self._gae(experience, reward_N, value_N, value_lam)
+    + self._gae(experience, reward_N, value_N, lam)
+early_scores_on_first_tokens in early_scores
+    all tokens of a turn but the first are trained without what the turn earned
+    - [0.0] * (len(turn.token_ids) - 1) + [score]
+    + [score] + [0.0] * (len(turn.token_ids) - 1)
+early_scores_not_scaled in Rollouts._score_groups
+    with a running scale the parts of an episode no longer add up to its score
+    - reward / self.shaper.scale
+    + reward
+early_scores_of_clipped_totals in Rollouts._score_groups
+    clipping the reward moves credit to the last turn and changes its sign
+    - batch.turns is not None and (not self.settings.reward_clip)
+    + batch.turns is not None
+early_scores_of_other_episodes in EpisodeGroup.keep
+    behind a rollout filter episodes are credited with the turns of others
+    - [self.early[i] for i in indices] if self.early else []
+    + self.early
+running_scale_within_batches in RewardShaper.observe
+    the running scale misses that rewards rise during training, so that steps grow
+    - within_batch + delta ** 2 * self.count * len(scored) / total
+    + within_batch
+overlong_over_all_turns in Rollouts._shape
+    an agent is punished for long conversations instead of replies that are cut off
+    - len(episode.turns[-1].token_ids)
+    + episode.sampled_tokens
+dr_grpo_divides_by_one_turn in OnPolicy._plan_updates
+    the effective learning rate of Dr. GRPO grows with the number of turns
+    - self.longest_episode
+    + self.max_new_tokens
+kl_of_environment_tokens in Evaluator._kl
+    evaluated KL counts text that the policy did not write
+    - experience.masks
+    + None
+turns_share_noise in SeveralTurns.noise
+    all turns of an episode are drawn by the same luck, and episodes look less varied than they are
+    - self.noise_of_turn(self.turn[row])
+    + self.noise_of_turn(0)
+episode_one_token_too_long in SeveralTurns._end_turn_if_over
+    episodes are longer than the limit that memory and Dr. GRPO count on
+    - len(self.finished[row].token_ids) < max_tokens_left
+    + len(self.finished[row].token_ids) <= max_tokens_left
+turn_without_room in end_turn
+    an episode goes on where no token of the policy fits any more
+    - len(row.token_ids) + len(follows) < most_tokens
+    + len(row.token_ids) + len(follows) <= most_tokens
+cut_turn_goes_on in end_turn
+    the environment answers half sentences, and the policy is trained on what came of that
+    - ended and fits
+    + fits
+luck_shared_by_a_group in Conversations.answer
+    the episodes of a group meet the same luck, so that their differences understate it
+    - seed_for(self.seed, 'environment', row)
+    + seed_for(self.seed, 'environment', row // self.group)
+finish_replaces_the_reward in Conversations.exchange
+    episodes that reach the limit of turns lose what their last turn earned
+    - last.reward + final_reward
+    + final_reward
+"""
+
+SAMPLED_ELSEWHERE = """
+correction_cap_exponentiated in importance_weights
+    weights of old tokens are capped at e² where the setting says 2
+    - math.log(cap)
+    + cap
+sequence_correction_by_mean in OnPolicy._correct
+    the correction by whole replies hardly corrects
+    - experience.row_sums(log_ratio_N)
+    + experience.row_sums(log_ratio_N) / torch.tensor(experience.sampled_lengths)
+one_iteration_staler in Rollouts._draw_later
+    replies are an iteration older than the study says
+    - iteration + self.settings.staleness
+    + iteration + self.settings.staleness + 1
+kl_of_stale_samples_by_new_weights in on_policy._sampled_logps
+    KL and entropy are estimated with samples of one policy and probabilities of another
+    - experience.tokens.get('drawn', experience.tokens['old'])
+    + experience.tokens['old']
+vllm_turns_share_seed in VllmSampler._turns.ask
+    every turn that vLLM samples is drawn by the luck of the first
+    - seed_for(row.seed, 'turn', turn) if turn else row.seed
+    + row.seed
+vllm_rows_share_seeds in row_seed
+    replies to different prompts are drawn by the same luck
+    - prompt * group + sample
+    + prompt + sample
+vllm_ignores_the_tokens_used in VllmSampler._turns.ask
+    episodes sampled by vLLM are longer than those of the lab
+    - max_tokens_left - row.opened - len(row.tokens.token_ids)
+    + max_tokens_left
+packed_second_token_of_another_reply in PackedRows.slots_before
+    the second token of a packed reply is predicted from the first token of another one
+    - in_reply_N < 0
+    + in_reply_N <= 0
+packed_prompts_counted_per_row in Lengths.minimum
+    the choice between packed and padded passes overrates the cost of packing
+    - sum(self.slots) - sum(self.prompts) + sum(prompts)
+    + sum(self.slots)
+"""
+
+PREFERENCES = """
+kto_references_permuted in UnpairedKTO.loss
+    unpaired examples are compared with the reference probabilities of others
+    - self.ref_N[torch.tensor(indices)]
+    + self.ref_N[:len(indices)]
+kto_reference_point_reversed in positive_kl
+    KTO's reference point estimates the KL in the other direction
+    - sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)
+    + sequence_logps(reference, rows, device) - sequence_logps(model, rows, device)
+kto_unpaired_shift_reversed in kto_unpaired
+    disliked replies are made likelier
+    - z_ref - ratio_B
+    + z_ref + ratio_B
+kto_disliked_weight_unused in kto_unpaired
+    the weight of disliked examples has no effect
+    - undesirable_weight * torch.sigmoid(-beta * (z_ref - ratio_B))
+    + desirable_weight * torch.sigmoid(-beta * (z_ref - ratio_B))
+buffer_one_round_too_long in IteratedDPO._start_round
+    buffer=current trains on the pairs of an older policy too
+    - index - self._rounds_in_buffer() + 1
+    + index - self._rounds_in_buffer()
+consistency_of_the_newest_round in IteratedDPO._precompute
+    old labels are trusted as much as those of the newest round
+    - [buffered.consistency for buffered in buffer for _ in buffered.pairs]
+    + [current.consistency for buffered in buffer for _ in buffered.pairs]
+implicit_reward_without_reference in RollOut._consistency_rate
+    CREAM compares the reward with how likely replies are instead of with the implicit reward
+    - sequence_logps(model, rows, self.run.device) - sequence_logps(reference, rows, self.run.device)
+    + sequence_logps(model, rows, self.run.device)
+corpus_fraction_of_sampled_pairs in IteratedDPO._draw_corpus_pairs
+    corpus_fraction=.5 mixes in a third
+    - sampled_pairs * fraction / (1 - fraction)
+    + sampled_pairs * fraction
+round_steps_ignore_the_corpus in IteratedDPO.__init__
+    corpus pairs take the place of updates on sampled ones
+    - min(settings.prompts_per_round, available) / (1 - settings.corpus_fraction)
+    + min(settings.prompts_per_round, available)
+codebooks_by_column in pair_rows.response_logps
+    codebooks are told apart by the length of the prompt
+    - (column_N - batch.prompt_len_B[row_N]) % codebooks
+    + column_N % codebooks
+codebooks_as_long_as_the_reply in PairInputs.of_codebooks
+    losses per token of a codebook are four times too small
+    - length_B.repeat_interleave(codebooks) / codebooks
+    + length_B.repeat_interleave(codebooks)
+"""
+
+STORED_WEIGHTS = """
+rslora_scaled_as_lora in lora._scale
+    reward models with rsLoRA on the shared base score as if they had hardly been trained
+    - math.sqrt(rank) if config.use_rslora else rank
+    + rank
+products_without_scale in products_of
+    policies on four bits are saved with another strength of their adapter
+    - adapted.scaling[NAME] * b
+    + b
+reward_head_rounded in _round_matrices
+    rewards of models in bfloat16 have three digits, and close replies the same one
+    - parameter.ndim >= 2 and (not name.startswith(f'{HEAD}.'))
+    + parameter.ndim >= 2
+scores_under_autocast in scalar_head
+    rewards have three digits under autocast
+    - torch.autocast(states.device.type, enabled=False)
+    + torch.autocast(states.device.type, dtype=torch.bfloat16)
+cache_of_all_heads in ModelShape.kv_bytes
+    plans refuse what fits, by the grouped heads of its attention
+    - self.kv_heads
+    + self.heads
+first_member_not_planned in copies._member_count
+    an ensemble is planned with one model too few
+    - 1 + _1
+    + _1
+pairs_planned_as_one_row in copies.step_rows
+    preference training is planned with half of its rows
+    - settings.rows_per_unit * units
+    + units
+"""
+
+
+WATCHED = """
+gate_not_adjusted in verdicts.decide
+    a gate with many checks refuses good runs
+    - holm([verdict.p_worse for verdict in verdicts])
+    + [verdict.p_worse for verdict in verdicts]
+gate_margin_on_the_wrong_side in _from_intervals
+    a change within the margin is called a regression
+    - margin_p_values(gain, check.demand.margin)
+    + margin_p_values(gain, -check.demand.margin)
+gate_on_a_few_shared_prompts in verdicts._measured
+    runs of different prompts are compared on the few that they share
+    - max(SHARED, ALIKE * larger)
+    + SHARED
+alarm_one_iteration_late in Detector._count_alarms
+    the lead of an alarm over the fall of gold is one iteration short
+    - self.iteration - 1
+    + self.iteration
+prompts_of_iterations_joined in detector._join_batches
+    replies to different prompts count as replies to one
+    - number_N + offset
+    + number_N
+fall_error_of_single_iterations in gold_fall.gold_fall
+    falls in long runs are judged by the wrong standard error
+    - np.square(error_T[piece]).mean() / len(piece)
+    + np.square(error_T[piece]).mean()
+cusum_forgets_sampling in Baseline.noise
+    the monitor is blind to shifts of the length
+    - self.sd ** 2 / prompts + self.drift ** 2
+    + self.sd ** 2 + self.drift ** 2
+baseline_taken_as_exact in Baseline.z
+    false alarms right behind a short warm-up
+    - math.hypot(error, baseline_error)
+    + error
+shift_kl_biased in shift_kl
+    small iterations look as if the reward had shifted
+    - (p_K * np.log(p_K / q_K)).sum() - bias
+    + (p_K * np.log(p_K / q_K)).sum()
+unscored_by_a_guard_passes in _gated
+    replies that a guard could not read are rewarded
+    - np.where(np.isnan(gate_N), np.nan, total_N)
+    + total_N
+calibration_noise_too_independent in perfect_ece
+    a calibrated reward model looks miscalibrated where prompts have several pairs
+    - math.sqrt(dependence)
+    + dependence
+ece_interval_by_fixed_size in expected_calibration_error
+    calibration looks more uncertain where prompts have different numbers of pairs
+    - np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / pairs_drawn_D
+    + np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / pairs
+welch_freedom_pooled in unpaired_difference
+    unpaired comparisons with one noisy side are too sure
+    - error ** 4 / denominator
+    + float(groups - 2)
+overoptimisation_residual_sd in overoptimization.fit_curve
+    fitted curves look closer to their points than they are
+    - residual_squares / freedom
+    + residual_squares / d_N.size
+"""
+
+WORLDS = """
+less_than_or_equal in instructions.RELATIONS
+    instructions with "less than" are followed at the limit
+    - count < threshold
+    + count <= threshold
+majority_ties_win in _winning_subsets
+    maj@k counts every tie as won
+    - Fraction(sizes[k - own], ties + 1)
+    + Fraction(sizes[k - own])
+users_are_learned in ChatTemplate.turns
+    SFT of conversations learns what users and tools say
+    - [False] * len(after)
+    + [True] * len(after)
+mixture_remainders_reversed in row_counts
+    left-over rows go to the sources that are due the least
+    - counts[name] - rows * parts[name]
+    + rows * parts[name] - counts[name]
+made_rows_of_held_out_prompts in mixture._refuse
+    synthetic rows train on the prompts of the test split
+    - source != OWN and pair.prompt in held_out
+    + False
+contamination_by_count in EvaluationItems.find
+    a long evaluation item that is quoted hides a short one that is copied
+    - counts[number] / self._grams_of[number]
+    + counts[number]
+near_duplicates_by_precision in duplicates.overlap
+    rows are rejected by another overlap than the one that is documented
+    - 2 * common_subsequence(first, second) / (len(first) + len(second))
+    + common_subsequence(first, second) / max(len(first), len(second))
+subsequence_with_repetition in duplicates._common_subsequence
+    a word that occurs once is matched with every occurrence in the other text
+    - (flat + matches | flat - matches) & every_bit
+    + flat & ~matches
+"""
+
+UNITS = """
+unlike_units_added in _read_sum
+    2 hours 30 dollars are 7230 seconds
+    - summands > 1 and len(kinds) == 1
+    + summands > 1
+glass_is_a_plural in units._stem
+    3 glasses are not 3 glass
+    - len(word) > 3 and (not word.endswith('ss'))
+    + len(word) > 3
+division_ends_with_one_unit in units._unit
+    W/m K is W·K/m, so that right answers in thermodynamics are wrong
+    - power = 1
+    + power = sign = 1
+case_of_symbols_ignored in units._known
+    5 Mg are 5 mg
+    - (name, name.casefold())
+    + (name.casefold(), name)
+conversion_upside_down in equivalence.in_one_unit
+    5 km are 0.005 m
+    - factor * unit.factor
+    + factor / unit.factor
+percent_times_a_hundred in equivalence.same_number
+    10 % is 1000 and not 0.1
+    - (percent, percent / 100)
+    + (percent, percent * 100)
+mixed_numbers_multiplied in equivalence.parse_plain_number
+    2 1/2 is 1
+    - whole + Fraction(above, below)
+    + whole * Fraction(above, below)
+millions_dropped_in_votes in equivalence.as_ballot
+    5 million and 5 are one answer of a vote
+    - number[0] * quantity.scale
+    + number[0]
+"""
+
+GRAPH = """
+turn_rewards_of_a_mean_not_divided in GraphReward._rewards_of_turns
+    with aggregate=mean turns earn more than their episode, and the last turn pays the difference
+    - sum(settings.weighting.values()) if settings.aggregate == 'mean' else 1.0
+    + 1.0
+unverified_part_of_a_mean_not_divided in combine.unverified
+    the monitor takes a better policy for one that hacks, or the other way round
+    - weighting[name] * term_value(parts[name], settings.terms[name]) / total_weight
+    + weighting[name] * term_value(parts[name], settings.terms[name])
+gate_above_its_floor in combine._gated
+    responses that just pass a gate are punished
+    - gate_N < gate.floor
+    + gate_N <= gate.floor
+any_confidence_pays in combine.calibrate
+    low confidence in a good response is rewarded
+    - stated_N - 0.5
+    + stated_N
+ceiling_for_one_of_two in combine.bounded
+    two responses may differ by more than max_confidence
+    - math.log(_1) / 2
+    + math.log(_1)
+"""
+
+ESTIMATORS = """
+k3_not_clamped in policy.k3
+    one token that the policy has dropped decides the step, or makes it infinite
+    - (ref - logp).clamp(max=K3_CLAMP)
+    + ref - logp
+k3_clamped_on_both_sides in policy.k3
+    tokens that became much likelier than under the reference cost 9 nats at most, without a gradient
+    - (ref - logp).clamp(max=K3_CLAMP)
+    + (ref - logp).clamp(min=-K3_CLAMP, max=K3_CLAMP)
+adaptive_beta_not_clipped in adaptive_beta
+    one iteration with a high KL multiplies the coefficient
+    - min(max(_1, -0.2), 0.2)
+    + _1
+canon_unscored_responses_first in advantage.canon
+    an unscored response takes a place in the lower half
+    - torch.inf
+    + -torch.inf
+canon_halves_of_all_responses in advantage.canon
+    with unscored responses the halves of a group are not equal
+    - scored_BG.sum(1, keepdim=True) + 1
+    + scores_BG.shape[1] + 1
+reversed_pair_keeps_its_lengths in PairInputs.reversed
+    CREAM's reversed pair is divided by the lengths of the other responses
+    - PairTokens(self.tokens.rejected, self.tokens.chosen)
+    + self.tokens
+bootstrap_of_the_peak_in_distance in _bootstrap_seeds
+    the interval of the KL at the peak is that of its square root
+    - np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))
+    + np.exp(_log_peak(pooled.form, alpha_D, beta_D))
+peak_of_seeds_in_distance in _summarise_seeds
+    the KL at the peak is its square root
+    - _exp(2 * value)
+    + _exp(value)
+"""
+
+SAMPLES = """
+unknown_samples_are_wrong in repeated_samples._outcomes
+    pass@k falls where a verifier abstains
+    - outcomes[~np.isnan(outcomes)]
+    + np.nan_to_num(outcomes)
+trials_of_unknown_samples in evaluations.repeated_samples.repeated_samples
+    intervals of pass@k are too narrow where outcomes are unknown
+    - int(np.isfinite(correct_N).sum())
+    + len(correct_N)
+trials_are_prompts in clustered_fraction
+    intervals of pass@k are as wide as those of one sample per prompt
+    - max(trials, values_N.size)
+    + values_N.size
+pass_beyond_what_is_known in repeated_samples.pass_at_k
+    pass@8 of four known samples is 1
+    - 1.0 - all_wrong if k <= n else np.nan
+    + 1.0 - all_wrong
+partial_credit_is_correct in VerifierOracle.measure
+    a response that follows one of three instructions is correct
+    - score_N >= 1
+    + score_N > 0
+abstained_is_incorrect in VerifierOracle.measure
+    rows without an answer pull accuracy towards 0
+    - np.where(np.isnan(score_N), np.nan, score_N >= 1)
+    + (score_N >= 1).astype(np.float64)
+"""
+
+RATES = """
+adapter_rate_of_one_adamw in with_tuned
+    adapters under adamw_8bit are trained at a tenth of their rate
+    - optimizer in ('adamw', 'adamw_8bit')
+    + optimizer == 'adamw'
+adapter_rate_of_a_shared_critic in with_tuned
+    the head of a shared critic is trained at ten times its rate
+    - ('lr',) if written.get('critic') == 'shared' else ('lr', 'critic_lr')
+    + ('lr', 'critic_lr')
+written_settings_replaced in with_tuned
+    a learning rate that is written is replaced by the model's
+    - written.get(key) is None
+    + True
+"""
+
+RESUMED = """
+waste_forgotten_on_resume in Rollouts.load_state_dict
+    a resumed run wastes fewer groups than an uninterrupted one
+    - int(state['wasted'])
+    + 0
+waste_by_rewards in EpisodeGroup.wasted
+    groups that penalties tell apart count as wasted, though they are trained on
+    - _same(self.scores)
+    + _same(self.rewards)
+kl_raised_at_every_checkpoint in Watch._act_on_warning
+    the KL coefficient doubles at every checkpoint in alarm
+    - checkpoint - self.raised >= self.settings.rising
+    + checkpoint > self.raised
+kl_raised_one_checkpoint_late in Watch._act_on_warning
+    the KL coefficient is raised a checkpoint later than the setting says
+    - checkpoint - self.raised >= self.settings.rising
+    + checkpoint - self.raised > self.settings.rising
+last_raise_forgotten_on_resume in Watch.load_state_dict
+    a resumed run raises the KL coefficient again at once
+    - int(state['raised'])
+    + -self.settings.rising
+raise_repeated_in_every_iteration in Watch.see
+    one alarm multiplies the KL coefficient in every iteration after it
+    - self.raised_by = 1.0
+    + pass
+"""
+
+PENALTIES = """
+overlong_from_the_limit in RewardShaper.penalties
+    no response is ever punished for its length
+    - self.max_new_tokens - settings.overlong_tokens
+    + self.max_new_tokens
+penalty_for_ending in RewardShaper.penalties
+    the policy is punished for ending its responses
+    - ~np.asarray(ended, dtype=bool)
+    + np.asarray(ended, dtype=bool)
+penalties_of_unscored_responses in penalty_means
+    penalties are logged of responses that nothing was subtracted from
+    - np.isfinite(reward)
+    + True
+score_sd_of_rewards in group_metrics
+    a policy that is trained on penalties alone is said to have no signal
+    - np.nanstd([group.scores for group in trained])
+    + np.nanstd([group.rewards for group in trained])
+any_fall_is_learning in loss_did_not_fall
+    a loss that wanders is said to have fallen in half of all runs
+    - math.hypot(*errors)
+    + 0.0
+"""
+
+OPTIMISED = """
+warmup_from_zero in optim.lr_scale
+    the first update of every run does nothing
+    - (step + 1) / warmup
+    + step / warmup
+cosine_to_zero in optim.lr_scale
+    final_lr_fraction has no effect
+    - final_fraction + (1 - final_fraction) * 0.5 * _1
+    + 0.5 * _1
+biases_decayed in Optimizers._add_part
+    norms and biases are decayed
+    - {'params': [p for p in adamw_parameters if p.ndim < 2], 'weight_decay': 0.0}
+    + {'params': [p for p in adamw_parameters if p.ndim < 2], 'weight_decay': self.settings.weight_decay}
+embeddings_by_muon in _is_hidden_matrix
+    Muon orthogonalises the updates of embeddings and heads
+    - parameter.ndim == 2 and (not any(layer in name for layer in not_hidden))
+    + parameter.ndim == 2
+schedule_ignored in Optimizers.step
+    every step has the peak learning rate
+    - peak * scale
+    + peak
+critic_of_unscaled_scores in ppo.build_critic
+    a critic from the reward model starts with values of another scale than the rewards
+    - weight_1d / sd
+    + weight_1d
+explained_variance_is_squared_error in explained_variance
+    a critic with a constant error seems to explain nothing
+    - (returns_N - values_N).var(unbiased=False)
+    + (returns_N - values_N).square().mean()
+"""
+
+CHECKED = """
+all_alternatives_required in capabilities.missing
+    algorithms that train on pairs or on single responses refuse data with one of them
+    - not item & provides
+    + item not in provides
+joined_flags_are_read_together in capabilities.reads
+    a part that works with pairs is said not to read pairs or single responses
+    - item & capability
+    + capability in item
+suggested_data_for_one_part in matching.suitable_data
+    messages suggest data that another part of the run refuses
+    - (everything, part.requires)
+    + (part.requires,)
+upper_bound_included in ranges.Lt.holds
+    label smoothing of ½ for robust DPO, which divides by 0, is accepted
+    - number < self.bound
+    + number <= self.bound
+infinite_settings in Bound.allows
+    an infinite learning rate is accepted
+    - Finite().allows(value) and self.holds(value)
+    + self.holds(value)
+details_are_logged in measures.named
+    what only the annotator reads appears in tables as a metric
+    - measure.logged
+    + True
+"""
+
+AUDITED = """
+audit_bet_knows_the_comparison in EProcess.update
+    the bet depends on the comparison it is placed on, so that the error rate has no guarantee
+    - self.log_e += math.log1p(self.bet() * x)
+    + self.log_e += math.log1p(MAX_BET * abs(x) * 2 * x)
+audit_bets_on_the_policy in EProcess.update
+    the alarm rings when the policy is better than its start
+    - 0.5 - score
+    + score - 0.5
+audit_process_forgets_its_maximum in EProcess.update
+    an alarm is missed if the e-value has fallen again at the end of the iteration
+    - max(self.log_max, self.log_e)
+    + self.log_e
+audit_bound_of_one_look in eprocess.lower_bound
+    lower bounds hold at one look and not at all of them
+    - math.log(looks / alpha)
+    + math.log(1 / alpha)
+audit_bound_too_narrow in eprocess.lower_bound
+    policies are certified too early
+    - 2 * len(scores)
+    + 4 * len(scores)
+audit_reuses_start_responses in Auditor._buy
+    start responses are compared again and again, which breaks the guarantee
+    - seed('audit/start', iteration)
+    + seed('audit/start', 0)
+audit_same_prompts in Auditor._buy
+    every iteration is audited on the same prompts
+    - seed('audit/prompts', iteration)
+    + seed('audit/prompts', 0)
+audit_unanswered_count_for_start in Auditor._add
+    missing=win counts unanswered comparisons against the policy
+    - 1.0 if math.isnan(score) else score
+    + 0.0 if math.isnan(score) else score
+audit_missing_favours_certificate in Auditor.lower_bound
+    unanswered comparisons certify a policy
+    - 0.0 if math.isnan(score) else score
+    + 1.0 if math.isnan(score) else score
+audit_stop_keeps_last_weights in OnPolicy.finish
+    a stopped run delivers the policy that the alarm is about
+    - self.audit.restore_certified()
+    + None
+audit_certifies_after_alarm in Auditor.check
+    a policy is certified although the e-process has found it worse
+    - not is_worse and self.lower_bound() >= 0.5 - self.settings.delta
+    + self.lower_bound() >= 0.5 - self.settings.delta
+"""
+
+SEQUENTIAL = """
+sequential_every_look_anew in _smallest_p
+    verdicts are taken back at later looks
+    - np.minimum.accumulate(np.where(tested_L, p_L, np.inf), axis=-1)
+    + np.where(tested_L, p_L, np.inf)
+sequential_looks_unweighted in _smallest_p
+    late looks use more than their share of the level
+    - stdtr(count_L - 1, -t_L) / _weight(count_L)
+    + stdtr(count_L - 1, -t_L)
+sequential_normal_tails in _smallest_p
+    three seeds decide by the normal distribution
+    - stdtr(count_L - 1, -t_L)
+    + stdtr(1e6 * count_L, -t_L)
+sequential_one_direction in difference_p
+    the wrong-verdict rate of claims of direction is doubled
+    - 2 * level_of(_smallest_p(np.abs(looks.mean_L), looks))
+    + level_of(_smallest_p(np.abs(looks.mean_L), looks))
+sequential_two_sided_once in sequential.two_sided
+    the better of two directions is tested as if it had been named before
+    - 2 * np.minimum(first_L, second_L)
+    + np.minimum(first_L, second_L)
+sequential_same_by_one_side in sequential.same_p
+    a difference beyond the margin on one side counts as the same
+    - np.maximum(_1, _2)
+    + np.minimum(_1, _2)
+sequential_smaller_than_negative in sequential.smaller_p
+    effects are called smaller than published when they are larger
+    - published < 0
+    + published > 0
+sequential_interval_one_sided in sequential_interval
+    sequential intervals hold with 90 % where 95 % is printed
+    - boundary_of((1 - level) / 2)
+    + boundary_of(1 - level)
+sequential_interval_last_look in sequential_interval
+    the interval of a stopped study is not that of its test
+    - np.maximum.accumulate(mean_L - half_L, axis=-1)
+    + mean_L - half_L
+discordant_pairs_swapped in discordant_p
+    0/1 outcomes are decided for the side that loses
+    - betainc(c_L + 0.5, b_L + 0.5, 0.5)
+    + betainc(b_L + 0.5, c_L + 0.5, 0.5)
+sequential_floor_dropped in looks_at
+    three equal seeds decide a claim
+    - np.maximum(variance_S, min_sd ** 2)
+    + variance_S
+sequential_failed_seeds_decide in ClaimEvidence.p_at
+    claims are decided by the seeds that survived
+    - self.failed_L[position] > MAX_FAILED
+    + self.failed_L[position] > 1
+published_ratio_as_difference in ClaimEvidence.smaller_p
+    published ratios are compared with log ratios
+    - math.log(published)
+    + published
+smaller_before_direction in sequential._decide
+    confirmed claims are reported as smaller than published
+    - family_holm(study, {**p_values, index: main_p})[index] > ALPHA
+    + family_holm(study, {**p_values, index: main_p})[index] <= ALPHA
+"""
+
+RANKED = """
+ranks_across_strata in rank_correlation._pooled
+    a difference between worlds looks like a correlation
+    - stratum_n == name
+    + stratum_n == stratum_n
+resamples_across_strata in rank_correlation._resamples
+    intervals of pooled correlations mix strata
+    - start + rng.integers(0, count, size=(DRAWS, count))
+    + rng.integers(0, len(stratum_n), size=(DRAWS, count))
+signed_rivals in compare_predictors
+    a rival that predicts with the other sign loses to a useless predictor
+    - abs(first_value) - abs(second_value)
+    + first_value - second_value
+crossing_interval_by_one_seed in find_crossing
+    the interval of a crossing ignores how seeds differ
+    - np.interp(grid_P, position_K, difference_K)
+    + np.interp(grid_P, position_K, difference_SK[0])
+"""
+
+ATTACKED = """
+attack_keeps_worst in AttackSearch.round
+    the search keeps the responses that the reward likes least
+    - -found.score
+    + found.score
+attack_forgets_parents in AttackSearch.round
+    transcripts of attacks show the last edit as all of them
+    - (*parent.edits, step)
+    + (step,)
+attack_gain_of_search_scores in AttackStage._measure
+    gains are 0
+    - self.reward(prompts, responses).total_N
+    + scale.starts.reward_PS[:, 0]
+attack_gain_unscaled in AttackStage._measure
+    gains of rewards with other scales cannot be compared
+    - (reward_P - scale.starts.reward_PS[:, 0]) / scale.reward_sd
+    + reward_P - scale.starts.reward_PS[:, 0]
+attack_longer_than_allowed in AttackSearch._new_response
+    gains from mere length count as an exploit of another kind
+    - len(text.split()) <= self.max_words
+    + len(text) <= 50 * self.max_words
+"""
+
+RETRIED = """
+retry_after_ignored in RetryPolicy.wait_s
+    services that ask for a pause are called at once
+    - backoff_s(failures, self.pause_s) if retry_after_s is None else retry_after_s
+    + backoff_s(failures, self.pause_s)
+one_retry_too_many in RetryPolicy.wait_s
+    requests are repeated more often than allowed
+    - failures > self.retries
+    + failures > self.retries + 1
+waits_forever in RetryPolicy.wait_s
+    a service that asks for a year is obeyed
+    - wait > LONGEST_WAIT_S
+    + wait > 1e12
+client_errors_repeated in http_retry.is_passing
+    wrong requests are paid for again and again
+    - status >= 500
+    + status >= 400
+"""
+
+SEARCHED = """
+beam_keeps_worst in BeamSearch._select
+    beam search returns what the verifier likes least
+    - -beam.score
+    + beam.score
+beam_counts_shared_tokens_again in BeamSearch.search
+    beam search seems to cost more than best-of-n
+    - len(each.token_ids) - len(beam.token_ids)
+    + len(each.token_ids)
+beam_drops_finished in BeamSearch.search
+    complete solutions are lost when longer ones are extended
+    - [beam for beam in own if beam.finished]
+    + [beam for beam in own if not beam.finished and beam.score > 1e9]
+"""
+
+TABLES = (
+    *(LOSSES, LOG_PROBABILITIES, SAMPLING, PASSES, CREDIT, DATA, INFERENCE, STUDIES, MEASURES, AGENTS, TURNS),
+    *(SAMPLED_ELSEWHERE, PREFERENCES, STORED_WEIGHTS, WATCHED, WORLDS, UNITS, GRAPH, ESTIMATORS, SAMPLES, RATES),
+    *(RESUMED, PENALTIES, OPTIMISED, CHECKED, AUDITED, SEQUENTIAL, RANKED, ATTACKED, RETRIED, SEARCHED),
 )
-
-LOG_PROBABILITIES = (
-    Mutant(
-        "first_reply_token_skipped",
-        "TokenBatch._targets",
-        "column_T >= first_B1",
-        "column_T > first_B1",
-        "the first token of every reply is neither trained on nor counted in its log-probability",
-    ),
-    Mutant(
-        "eos_not_counted",
-        "TokenBatch._targets",
-        "column_T < length_B1",
-        "column_T < length_B1 - 1",
-        "nothing learns to end a reply",
-    ),
-    Mutant(
-        "trainer_temperature_inverted",
-        "ResponseStates.logps",
-        "_LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation, self.cap)",
-        "_LinearLogProb.apply(*inputs, self.target_N, temperature, truncation, self.cap)",
-        "ratios compare two temperatures",
-    ),
-    Mutant(
-        "gradient_without_temperature",
-        "_LinearLogProb.backward",
-        "grad_N[chunk].float() * ctx.inv_tau",
-        "grad_N[chunk].float()",
-        "the gradient is scaled by the sampling temperature",
-    ),
-    Mutant(
-        "exact_kl_reversed",
-        "_token_kl",
-        "log_p.exp() * (log_p - log_q)",
-        "log_q.exp() * (log_q - log_p)",
-        "evaluated KL is KL(reference ‖ policy)",
-    ),
-    Mutant(
-        "kl_reference_at_temperature_1",
-        "_exact_kl",
-        "_logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature)",
-        "_logits(*q_inputs, chunk, q.cap)",
-        "a policy that has not moved has a KL above 0 at temperatures other than 1",
-    ),
-    Mutant(
-        "kto_reference_point_unclamped",
-        "positive_kl",
-        "log_ratio_N.mean().clamp(min=0)",
-        "log_ratio_N.mean()",
-        "KTO's KL estimate is negative in half of the first steps",
-    ),
-    Mutant(
-        "kto_reference_point_matched",
-        "shifted_rows",
-        "rows[i - 1]",
-        "rows[i]",
-        "KTO's KL estimate is the log-ratio of the very replies that are trained on",
-    ),
-)
-
-SAMPLING = (
-    Mutant(
-        "sampler_logps_at_temperature_1",
-        "drawing.draw",
-        "if vocab <= ONE_LEVEL:\n"
-        "    token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]\n"
-        "    return token_R1[:, 0], p_RV.gather(1, token_R1).log_()[:, 0]",
-        "if vocab <= ONE_LEVEL:\n"
-        "    token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]\n"
-        "    return token_R1[:, 0], logits_RV.softmax(1, dtype=torch.float32).gather(1, token_R1).log_()[:, 0]",
-        "old log-probabilities are not those of the distribution that was sampled",
-    ),
-    Mutant(
-        "ended_by_length",
-        "OneTurn.rows",
-        "tokens[length - 1] in self.stop_ids",
-        "length < self.slots",
-        "a reply whose EOS is the last token allowed pays the penalty of an unfinished one",
-    ),
-    Mutant(
-        "batches_share_noise",
-        "LocalSampler._sample_rows",
-        "noise(0)[torch.tensor(numbers)]",
-        "noise(0)[:len(numbers)]",
-        "prompts of different batches draw the same noise, and a reply depends on its batch",
-    ),
-    Mutant(
-        "padding_visible",
-        "Decoder.start",
-        "position >= length_B[:, None]",
-        "position > length_B[:, None]",
-        "replies to short prompts attend to a padding token when prompts differ in length",
-    ),
-    Mutant(
-        "position_off_by_one",
-        "Decoding._admit",
-        "len(self.prompts[number])",
-        "len(self.prompts[number]) - 1",
-        "the sampler's policy is another one than the trainer's",
-    ),
-    Mutant(
-        "newcomers_see_slots_of_others",
-        "GroupCache._wider_mask",
-        "F.pad(self.mask_BT[:, self.width:], (0, slots), value=-torch.inf)",
-        "F.pad(self.mask_BT[:, self.width:], (0, slots), value=0.0)",
-        "rows that take the places of finished ones attend to tokens that nobody wrote for them",
-    ),
-    Mutant(
-        "slots_of_live_rows_dropped",
-        "GroupCache.keep",
-        "first_B - unread",
-        "first_B",
-        "rows that joined late lose their first tokens from the cache",
-    ),
-    Mutant(
-        "fallback_positions_off_by_one",
-        "ModelDecoder.start",
-        "(mask_BT.cumsum(1) - 1).clamp(min=0)",
-        "mask_BT.cumsum(1)",
-        "architectures without a decoder of the lab's own sample from shifted positions",
-    ),
-)
-
-PASSES = (
-    Mutant(
-        "packed_replies_see_each_other",
-        "PackedRows.mask",
-        "self.start_RW",
-        "self.prompt_start_RW",
-        "log-probabilities of a reply depend on the other replies to its prompt",
-    ),
-    Mutant(
-        "packed_replies_begin_at_position_0",
-        "PackedRows.of",
-        "Piece(response, row * row_width + prompt, prompt, column, prompt_start, prompt_end)",
-        "Piece(response, row * row_width + prompt, 0, column, prompt_start, prompt_end)",
-        "a packed reply is read as if it had no prompt before it",
-    ),
-    Mutant(
-        "reward_adapter_in_the_shared_base",
-        "OneBase.reward_model",
-        "add_products(model, adapter, shared=True)",
-        "add_products(model, adapter, shared=False)",
-        "the reward model's adapter changes the policy and its reference",
-    ),
-)
-
-CREDIT = (
-    Mutant(
-        "importance_ratio_inverted",
-        "OnPolicy._correct",
-        "old_N - sampler_N",
-        "sampler_N - old_N",
-        "tokens that an older policy drew too often weigh more, not less",
-    ),
-    Mutant(
-        "grpo_population_sd",
-        "grpo",
-        "(scored_B - 1).clamp",
-        "scored_B.clamp",
-        "advantages are √(G/(G − 1)) times as large as the paper's and TRL's",
-    ),
-    Mutant(
-        "unscored_is_zero",
-        "dr_grpo",
-        "group.scores_BG",
-        "group.scores_BG.nan_to_num(0.0)",
-        "a reply that the reward abstained on is trained on as if it had scored 0",
-    ),
-    Mutant(
-        "gae_bootstraps_last_value",
-        "gae",
-        "torch.zeros_like(values_RT[:, :1])",
-        "values_RT[:, -1:]",
-        "the longest reply is credited with reward after its end",
-    ),
-    Mutant(
-        "approx_kl_reversed",
-        "OnPolicy.policy_loss",
-        "k3(old_N, logp_N.detach())",
-        "k3(logp_N.detach(), old_N)",
-        "`target_kl` stops on the KL in the direction that samples do not estimate",
-    ),
-    Mutant(
-        "kl_in_reward_by_k3",
-        "OnPolicy._penalise_and_credit",
-        "k1(tokens['old'], tokens['ref'])",
-        "k3(tokens['old'], tokens['ref'])",
-        "the reward's KL penalty does not push a token back up that has become too unlikely",
-    ),
-    Mutant(
-        "kl_in_loss_rewarded",
-        "OnPolicy.policy_loss",
-        "loss_N + self.beta * penalty_N",
-        "loss_N - self.beta * penalty_N",
-        "the policy is paid for leaving its reference",
-    ),
-    Mutant(
-        "controller_counts_iterations",
-        "OnPolicy._penalise_and_credit",
-        "len(scores_R)",
-        "1",
-        "the adaptive coefficient hardly moves",
-    ),
-    Mutant(
-        "target_kl_per_pass",
-        "OnPolicy.accept_step",
-        "total_kl / tokens",
-        "total_kl / len(sums)",
-        "`target_kl` is compared with nats per micro-batch, so that it depends on micro_batch_tokens",
-    ),
-    Mutant(
-        "loss_units_of_iteration",
-        "OnPolicy.collect",
-        "loss_units(settings.aggregation or '', len(rows), sampled_tokens)",
-        "loss_units(settings.aggregation or '', len(experience.rows), sampled_tokens)",
-        "the learning rate shrinks with the number of updates per iteration",
-    ),
-    Mutant(
-        "ppo_penalty_rewarded",
-        "ProximalPolicyOptimisation.credit",
-        "reward_N = -penalty_N",
-        "reward_N = penalty_N.clone()",
-        "PPO is paid for KL",
-    ),
-    Mutant(
-        "grpo_penalty_rewarded",
-        "GroupPolicyOptimisation.credit",
-        "scores_R - experience.row_sums(penalty_N)",
-        "scores_R + experience.row_sums(penalty_N)",
-        "GRPO with the KL in the reward is paid for KL",
-    ),
-    Mutant(
-        "remax_baseline_sampled",
-        "Rollouts._score_greedy_responses",
-        "self.collector.collect(model, tasks, 1, 0, temperature=0.0, prompts=prompts)",
-        "self.collector.collect(model, tasks, 1, 0, prompts=prompts)",
-        "ReMax's baseline is one more sample instead of the greedy reply",
-    ),
-    Mutant(
-        "scaled_reward_is_centred",
-        "RewardShaper.__call__",
-        "rewards.astype(np.float64)",
-        "rewards.astype(np.float64) - self.mean",
-        "half of all rewards change their sign",
-    ),
-)
-
-DATA = (
-    Mutant(
-        "split_by_pair",
-        "SplitRow.decides_split",
-        "self.asked or self.identity",
-        "self.asked + self.prompt + self.chosen",
-        "pairs of one prompt are in train and in test",
-    ),
-    Mutant(
-        "train_prompts_stay_in_test",
-        "load_corpus",
-        "{short_digest(pair.identity) for pair in train.pairs}",
-        "{short_digest(pair.identity) for pair in test.pairs}",
-        "a given test file keeps prompts that were trained on",
-    ),
-    Mutant(
-        "length_ties_are_wins",
-        "SplitReader.add",
-        "len(split.chosen) > len(split.rejected)",
-        "len(split.chosen) >= len(split.rejected)",
-        "the length bias of a corpus is overstated",
-    ),
-    Mutant(
-        "split_at_first_reply",
-        "split_response",
-        "normalise(transcript).rpartition",
-        "normalise(transcript).partition",
-        "earlier turns of the assistant become part of the reply, or conversations are dropped",
-    ),
-    Mutant(
-        "cut_reply_gets_eos",
-        "Encoder.fit",
-        "reply_ids[:room]",
-        "reply_ids if len(reply_ids) <= room else [*reply_ids[:room - 1], self.eos_id]",
-        "the policy learns to stop in mid-sentence at max_length",
-    ),
-    Mutant(
-        "long_prompt_loses_its_end",
-        "Encoder.prompt",
-        "ids[len(prefix) + len(ids) - max_tokens:]",
-        "ids[:max_tokens - len(prefix)]",
-        "a long conversation is answered without its question",
-    ),
-    Mutant(
-        "on_policy_label_probability",
-        "PolicyResponses.labelled_pairs",
-        "Pair(prompt, b, a, {'p_chosen': 1 - p})",
-        "Pair(prompt, b, a, {'p_chosen': p})",
-        "`ideal_accuracy` of on-policy pairs and DPO's ideal ranking read the wrong side",
-    ),
-    Mutant(
-        "annotator_temperature",
-        "Annotator.probability",
-        "2 * self.temperature",
-        "self.temperature",
-        "labels are less noisy than the setting says",
-    ),
-    Mutant(
-        "epochs_repeat_order",
-        "plan_steps",
-        "seed + epoch",
-        "seed",
-        "every epoch sees the same batches in the same order",
-    ),
-)
-
-INFERENCE = (
-    Mutant(
-        "clusters_ignored",
-        "clustered_mean",
-        "_standard_error(values_N - mean, cluster_N)",
-        "_standard_error(values_N - mean, np.arange(values_N.size))",
-        "replies to one prompt count as independent: intervals are too narrow",
-    ),
-    Mutant(
-        "no_small_sample_factor",
-        "_standard_error",
-        "sums_G.size / (sums_G.size - 1) * np.square(sums_G).sum()",
-        "np.square(sums_G).sum()",
-        "with 3 seeds intervals are 18 % too narrow",
-    ),
-    Mutant(
-        "df_of_rows",
-        "inference._interval",
-        "stats.t.ppf((1 + level) / 2, clusters - 1)",
-        "stats.t.ppf((1 + level) / 2, cluster_N.size - 1)",
-        "degrees of freedom count replies instead of prompts or seeds",
-    ),
-    Mutant(
-        "one_sided_p",
-        "t_comparison",
-        "2 * stats.t.sf(abs(gap) / error, freedom)",
-        "stats.t.sf(abs(gap) / error, freedom)",
-        "p-values are half as large",
-    ),
-    Mutant(
-        "holm_not_monotone",
-        "holm",
-        "np.maximum.accumulate(weighted)",
-        "weighted",
-        "a weaker finding can be more significant than a stronger one",
-    ),
-    Mutant("wilson_width", "_wilson_bounds", "4 * n * n", "4 * n", "intervals of rates have the wrong width"),
-    Mutant(
-        "unanimous_rate_counts_rows",
-        "_wilson_of_clusters",
-        "float(clusters)",
-        "float(outcomes_N.size)",
-        "8 of 8 replies to two prompts look like eight independent successes",
-    ),
-    Mutant(
-        "temperature_interval_unclustered",
-        "fit_temperature",
-        "np.bincount(pairs.prompt_n, weights=margin_n * miss_n)",
-        "margin_n * miss_n",
-        "the interval of a fitted temperature is too narrow where a prompt has several pairs",
-    ),
-    Mutant(
-        "rescaled_by_its_own_fit",
-        "rescaled",
-        "fit_temperature(margin_N[half_N != side], cluster_N[half_N != side])",
-        "fit_temperature(margin_N[half_N == side], cluster_N[half_N == side])",
-        "calibration after rescaling is measured on the pairs it was fitted to",
-    ),
-    Mutant(
-        "signed_confidence",
-        "calibration.confidence",
-        "np.abs(floats(margin_N))",
-        "floats(margin_N)",
-        "confidence below ½ counts as confidence, and a wrong pair looks honest",
-    ),
-)
-
-STUDIES = (
-    Mutant(
-        "equal_differences_are_certain",
-        "paired_difference",
-        "max(observed_error, least_error(least_N, cluster_N))",
-        "observed_error",
-        "three seeds that happen to agree give a p-value of 0",
-    ),
-    Mutant(
-        "outcomes_without_their_coin",
-        "min_sd_of_outcomes",
-        "np.abs(difference_N).sum() + 1",
-        "np.abs(difference_N).sum()",
-        "three of three runs against none of three is called certain",
-    ),
-    Mutant(
-        "sameness_from_one_side",
-        "inference.equivalence",
-        "margin - abs(gap)",
-        "margin + abs(gap)",
-        "a difference beyond its margin is confirmed as none",
-    ),
-    Mutant(
-        "shared_prompts_forgotten",
-        "crossed_difference",
-        "ms_runs + ms_prompts_above_rest",
-        "ms_runs",
-        "on given data intervals speak for these prompts alone",
-    ),
-    Mutant(
-        "one_corpus_for_all_seeds",
-        "check.completed",
-        "config.data.of_run(config.seed)",
-        "config.data.of_run(0)",
-        "every seed of a study trains and is tested on the same data",
-    ),
-    Mutant(
-        "claims_not_adjusted",
-        "verdict.verdicts",
-        "family_holm(study, p_values)",
-        "p_values",
-        "of many claims one is confirmed by chance",
-    ),
-    Mutant(
-        "withdrawn_claims_forgotten",
-        "family_holm",
-        "[1.0] * withdrawn_in_family(study, claim)",
-        "[]",
-        "dropping the claims that look hopeless confirms others",
-    ),
-    Mutant(
-        "seen_seeds_count",
-        "without_seeds",
-        "~study.frame[column].isin(seeds)",
-        "slice(None)",
-        "a claim written after a look is confirmed by what was looked at",
-    ),
-    Mutant(
-        "errors_of_shared_prompts_dropped",
-        "_add_prompt_error_to_difference",
-        "seed_variance + prompt_variance",
-        "seed_variance",
-        "differences of metrics without values by prompt are too sure of themselves",
-    ),
-)
-
-MEASURES = (
-    Mutant(
-        "ties_are_wins",
-        "EpisodeLog._summarise",
-        "win_or_tie(columns[judge] - base[judge])",
-        "(columns[judge] >= base[judge]).astype(np.float64)",
-        "a policy that copies its reference wins every time",
-    ),
-    Mutant(
-        "judged_by_proxy",
-        "EpisodeLog._summarise",
-        "'gold' if 'gold' in metrics else 'proxy' if 'proxy' in metrics else None",
-        "'proxy' if 'proxy' in metrics else 'gold' if 'gold' in metrics else None",
-        "the win rate is judged by the reward that was trained on",
-    ),
-    Mutant(
-        "kl_without_temperature",
-        "Evaluator._kl.compute",
-        "exact_kl(model, self.reference, batch, temperature=temperature)",
-        "exact_kl(model, self.reference, batch)",
-        "evaluated KL is of a distribution that nothing was sampled from",
-    ),
-    Mutant(
-        "reward_per_nat_without_baseline",
-        "EpisodeLog._summarise",
-        "columns['proxy'] - base['proxy']",
-        "columns['proxy']",
-        "the gain per nat is the reward per nat",
-    ),
-    Mutant(
-        "best_of_n_per_nat_without_baseline",
-        "best_of_n.estimates",
-        "values['proxy'] - proxy_P",
-        "values['proxy']",
-        "best of n looks better or worse per nat by the policy's own reward",
-    ),
-    Mutant(
-        "chosen_drift_of_rejected",
-        "preference_step",
-        "policy.chosen - ref.chosen",
-        "policy.rejected - ref.rejected",
-        "training curves show the drift of the wrong side",
-    ),
-    Mutant(
-        "heldout_drift_sign",
-        "Evaluator._pair_metrics",
-        "(now.chosen - ref.chosen).double",
-        "(ref.chosen - now.chosen).double",
-        "likelihood displacement looks like its opposite",
-    ),
-    Mutant(
-        "implicit_accuracy_without_reference",
-        "Evaluator._pair_metrics",
-        "now.chosen - ref.chosen > now.rejected - ref.rejected",
-        "now.chosen > now.rejected",
-        "the accuracy of the implicit reward is the ranking accuracy",
-    ),
-    Mutant("null_is_zero", "estimates.floats", "np.nan", "0.0", "unscored replies pull means towards 0"),
-    Mutant(
-        "gold_agreement_ties_are_wins",
-        "audit_margins",
-        "np.sign(margin_N) * np.sign(gold) / 2 + 0.5",
-        "np.where(np.isnan(margin_N), np.nan, margin_N * gold >= 0)",
-        "a reward that says nothing agrees with the truth",
-    ),
-)
-
-AGENTS = (
-    Mutant(
-        "tools_are_trained_on",
-        "Episode.sampled",
-        "segment.sampled",
-        "True",
-        "an agent is trained to write what its tools answer",
-    ),
-    Mutant(
-        "tool_tokens_count_as_length",
-        "Episode.sampled_tokens",
-        "self.turns",
-        "self.segments",
-        "what tools answer counts as the length of the policy's turns",
-    ),
-    Mutant(
-        "parting_reads_the_reward",
-        "IterationBatch.parting_N",
-        "self.unverified_N - outcome_N",
-        "self.unverified_N + outcome_N",
-        "an agent that solves more tasks is taken for one that hacks",
-    ),
-    Mutant(
-        "curriculum_prefers_the_solved",
-        "EdgeCurriculum.draw",
-        "4 * self.success()[tried] * (1 - self.success()[tried])",
-        "self.success()[tried]",
-        "training draws the tasks that are solved already",
-    ),
-    Mutant(
-        "curriculum_record_never_fades",
-        "EdgeCurriculum.observe",
-        "KEPT * self.rewards_N[position]",
-        "self.rewards_N[position]",
-        "the record of a task exceeds its episodes, and its success rate 1",
-    ),
-    Mutant(
-        "pass_at_k_with_replacement",
-        "pass_at_k",
-        "np.prod(1.0 - k / i)",
-        "(1.0 - right / n) ** k",
-        "pass@k is the biased estimate of the plug-in rate",
-    ),
-    Mutant(
-        "mcnemar_effect_of_ties",
-        "_with_exact_effect",
-        "a[task][0] > b[task][0]",
-        "a[task][0] >= b[task][0]",
-        "tasks that both solve count as lost, and no effect seems detectable",
-    ),
-    Mutant(
-        "sign_flip_one_sided", "sign_flip_exact", "np.abs(sums)", "sums", "p-values of agents are half of what they are"
-    ),
-    Mutant(
-        "calls_of_a_reply_lost",
-        "response_message",
-        "reply.rpartition",
-        "reply.partition",
-        "text before a call that looks like one hides the call",
-    ),
-)
-
-TURNS = (
-    Mutant(
-        "ppo_early_scores_twice",
-        "ProximalPolicyOptimisation.credit",
-        "last_scores_R - experience.row_sums(early_N)",
-        "last_scores_R",
-        "what an episode earned before its last turn is credited a second time at its end",
-    ),
-    Mutant(
-        "ppo_early_scores_lost",
-        "ProximalPolicyOptimisation.credit",
-        "reward_N + early_N",
-        "reward_N",
-        "PPO credits no turn before the last one, and an episode counts for less than it scored",
-    ),
-    Mutant(
-        "ppo_returns_by_policy_lambda",
-        "ProximalPolicyOptimisation.credit",
-        "self._gae(experience, reward_N, value_N, value_lam)",
-        "self._gae(experience, reward_N, value_N, lam)",
-        "the critic is trained on returns of the wrong λ",
-    ),
-    Mutant(
-        "early_scores_on_first_tokens",
-        "early_scores",
-        "[0.0] * (len(turn.token_ids) - 1) + [score]",
-        "[score] + [0.0] * (len(turn.token_ids) - 1)",
-        "all tokens of a turn but the first are trained without what the turn earned",
-    ),
-    Mutant(
-        "early_scores_not_scaled",
-        "Rollouts._score_groups",
-        "reward / self.shaper.scale",
-        "reward",
-        "with a running scale the parts of an episode no longer add up to its score",
-    ),
-    Mutant(
-        "early_scores_of_clipped_totals",
-        "Rollouts._score_groups",
-        "batch.turns is not None and (not self.settings.reward_clip)",
-        "batch.turns is not None",
-        "clipping the reward moves credit to the last turn and changes its sign",
-    ),
-    Mutant(
-        "early_scores_of_other_episodes",
-        "EpisodeGroup.keep",
-        "[self.early[i] for i in indices] if self.early else []",
-        "self.early",
-        "behind a rollout filter episodes are credited with the turns of others",
-    ),
-    Mutant(
-        "running_scale_within_batches",
-        "RewardShaper.observe",
-        "within_batch + delta ** 2 * self.count * len(scored) / total",
-        "within_batch",
-        "the running scale misses that rewards rise during training, so that steps grow",
-    ),
-    Mutant(
-        "overlong_over_all_turns",
-        "Rollouts._shape",
-        "len(episode.turns[-1].token_ids)",
-        "episode.sampled_tokens",
-        "an agent is punished for long conversations instead of replies that are cut off",
-    ),
-    Mutant(
-        "dr_grpo_divides_by_one_turn",
-        "OnPolicy._plan_updates",
-        "self.longest_episode",
-        "self.max_new_tokens",
-        "the effective learning rate of Dr. GRPO grows with the number of turns",
-    ),
-    Mutant(
-        "kl_of_environment_tokens",
-        "Evaluator._kl",
-        "experience.masks",
-        "None",
-        "evaluated KL counts text that the policy did not write",
-    ),
-    Mutant(
-        "turns_share_noise",
-        "SeveralTurns.noise",
-        "self.noise_of_turn(self.turn[row])",
-        "self.noise_of_turn(0)",
-        "all turns of an episode are drawn by the same luck, and episodes look less varied than they are",
-    ),
-    Mutant(
-        "episode_one_token_too_long",
-        "SeveralTurns._end_turn_if_over",
-        "len(self.finished[row].token_ids) < max_tokens_left",
-        "len(self.finished[row].token_ids) <= max_tokens_left",
-        "episodes are longer than the limit that memory and Dr. GRPO count on",
-    ),
-    Mutant(
-        "turn_without_room",
-        "end_turn",
-        "len(row.token_ids) + len(follows) < most_tokens",
-        "len(row.token_ids) + len(follows) <= most_tokens",
-        "an episode goes on where no token of the policy fits any more",
-    ),
-    Mutant(
-        "cut_turn_goes_on",
-        "end_turn",
-        "ended and fits",
-        "fits",
-        "the environment answers half sentences, and the policy is trained on what came of that",
-    ),
-    Mutant(
-        "luck_shared_by_a_group",
-        "Conversations.answer",
-        "seed_for(self.seed, 'environment', row)",
-        "seed_for(self.seed, 'environment', row // self.group)",
-        "the episodes of a group meet the same luck, so that their differences understate it",
-    ),
-    Mutant(
-        "finish_replaces_the_reward",
-        "Conversations.exchange",
-        "last.reward + final_reward",
-        "final_reward",
-        "episodes that reach the limit of turns lose what their last turn earned",
-    ),
-)
-
-SAMPLED_ELSEWHERE = (
-    Mutant(
-        "correction_cap_exponentiated",
-        "importance_weights",
-        "math.log(cap)",
-        "cap",
-        "weights of old tokens are capped at e² where the setting says 2",
-    ),
-    Mutant(
-        "sequence_correction_by_mean",
-        "OnPolicy._correct",
-        "experience.row_sums(log_ratio_N)",
-        "experience.row_sums(log_ratio_N) / torch.tensor(experience.sampled_lengths)",
-        "the correction by whole replies hardly corrects",
-    ),
-    Mutant(
-        "one_iteration_staler",
-        "Rollouts._draw_later",
-        "iteration + self.settings.staleness",
-        "iteration + self.settings.staleness + 1",
-        "replies are an iteration older than the study says",
-    ),
-    Mutant(
-        "kl_of_stale_samples_by_new_weights",
-        "on_policy._sampled_logps",
-        "experience.tokens.get('drawn', experience.tokens['old'])",
-        "experience.tokens['old']",
-        "KL and entropy are estimated with samples of one policy and probabilities of another",
-    ),
-    Mutant(
-        "vllm_turns_share_seed",
-        "VllmSampler._turns.ask",
-        "seed_for(row.seed, 'turn', turn) if turn else row.seed",
-        "row.seed",
-        "every turn that vLLM samples is drawn by the luck of the first",
-    ),
-    Mutant(
-        "vllm_rows_share_seeds",
-        "row_seed",
-        "prompt * group + sample",
-        "prompt + sample",
-        "replies to different prompts are drawn by the same luck",
-    ),
-    Mutant(
-        "vllm_ignores_the_tokens_used",
-        "VllmSampler._turns.ask",
-        "max_tokens_left - row.opened - len(row.tokens.token_ids)",
-        "max_tokens_left",
-        "episodes sampled by vLLM are longer than those of the lab",
-    ),
-    Mutant(
-        "packed_second_token_of_another_reply",
-        "PackedRows.slots_before",
-        "in_reply_N < 0",
-        "in_reply_N <= 0",
-        "the second token of a packed reply is predicted from the first token of another one",
-    ),
-    Mutant(
-        "packed_prompts_counted_per_row",
-        "Lengths.minimum",
-        "sum(self.slots) - sum(self.prompts) + sum(prompts)",
-        "sum(self.slots)",
-        "the choice between packed and padded passes overrates the cost of packing",
-    ),
-)
-
-PREFERENCES = (
-    Mutant(
-        "kto_references_permuted",
-        "UnpairedKTO.loss",
-        "self.ref_N[torch.tensor(indices)]",
-        "self.ref_N[:len(indices)]",
-        "unpaired examples are compared with the reference probabilities of others",
-    ),
-    Mutant(
-        "kto_reference_point_reversed",
-        "positive_kl",
-        "sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)",
-        "sequence_logps(reference, rows, device) - sequence_logps(model, rows, device)",
-        "KTO's reference point estimates the KL in the other direction",
-    ),
-    Mutant(
-        "kto_unpaired_shift_reversed",
-        "kto_unpaired",
-        "z_ref - ratio_B",
-        "z_ref + ratio_B",
-        "disliked replies are made likelier",
-    ),
-    Mutant(
-        "kto_disliked_weight_unused",
-        "kto_unpaired",
-        "undesirable_weight * torch.sigmoid(-beta * (z_ref - ratio_B))",
-        "desirable_weight * torch.sigmoid(-beta * (z_ref - ratio_B))",
-        "the weight of disliked examples has no effect",
-    ),
-    Mutant(
-        "buffer_one_round_too_long",
-        "IteratedDPO._start_round",
-        "index - self._rounds_in_buffer() + 1",
-        "index - self._rounds_in_buffer()",
-        "buffer=current trains on the pairs of an older policy too",
-    ),
-    Mutant(
-        "consistency_of_the_newest_round",
-        "IteratedDPO._precompute",
-        "[buffered.consistency for buffered in buffer for _ in buffered.pairs]",
-        "[current.consistency for buffered in buffer for _ in buffered.pairs]",
-        "old labels are trusted as much as those of the newest round",
-    ),
-    Mutant(
-        "implicit_reward_without_reference",
-        "RollOut._consistency_rate",
-        "sequence_logps(model, rows, self.run.device) - sequence_logps(reference, rows, self.run.device)",
-        "sequence_logps(model, rows, self.run.device)",
-        "CREAM compares the reward with how likely replies are instead of with the implicit reward",
-    ),
-    Mutant(
-        "corpus_fraction_of_sampled_pairs",
-        "IteratedDPO._draw_corpus_pairs",
-        "sampled_pairs * fraction / (1 - fraction)",
-        "sampled_pairs * fraction",
-        "corpus_fraction=.5 mixes in a third",
-    ),
-    Mutant(
-        "round_steps_ignore_the_corpus",
-        "IteratedDPO.__init__",
-        "min(settings.prompts_per_round, available) / (1 - settings.corpus_fraction)",
-        "min(settings.prompts_per_round, available)",
-        "corpus pairs take the place of updates on sampled ones",
-    ),
-    Mutant(
-        "codebooks_by_column",
-        "pair_rows.response_logps",
-        "(column_N - batch.prompt_len_B[row_N]) % codebooks",
-        "column_N % codebooks",
-        "codebooks are told apart by the length of the prompt",
-    ),
-    Mutant(
-        "codebooks_as_long_as_the_reply",
-        "PairInputs.of_codebooks",
-        "length_B.repeat_interleave(codebooks) / codebooks",
-        "length_B.repeat_interleave(codebooks)",
-        "losses per token of a codebook are four times too small",
-    ),
-)
-
-STORED_WEIGHTS = (
-    Mutant(
-        "rslora_scaled_as_lora",
-        "lora._scale",
-        "math.sqrt(rank) if config.use_rslora else rank",
-        "rank",
-        "reward models with rsLoRA on the shared base score as if they had hardly been trained",
-    ),
-    Mutant(
-        "products_without_scale",
-        "products_of",
-        "adapted.scaling[NAME] * b",
-        "b",
-        "policies on four bits are saved with another strength of their adapter",
-    ),
-    Mutant(
-        "reward_head_rounded",
-        "_round_matrices",
-        "parameter.ndim >= 2 and (not name.startswith(f'{HEAD}.'))",
-        "parameter.ndim >= 2",
-        "rewards of models in bfloat16 have three digits, and close replies the same one",
-    ),
-    Mutant(
-        "scores_under_autocast",
-        "scalar_head",
-        "torch.autocast(states.device.type, enabled=False)",
-        "torch.autocast(states.device.type, dtype=torch.bfloat16)",
-        "rewards have three digits under autocast",
-    ),
-    Mutant(
-        "cache_of_all_heads",
-        "ModelShape.kv_bytes",
-        "self.kv_heads",
-        "self.heads",
-        "plans refuse what fits, by the grouped heads of its attention",
-    ),
-    Mutant(
-        "first_member_not_planned",
-        "copies._member_count",
-        "1 + _1",
-        "_1",
-        "an ensemble is planned with one model too few",
-    ),
-    Mutant(
-        "pairs_planned_as_one_row",
-        "copies.step_rows",
-        "settings.rows_per_unit * units",
-        "units",
-        "preference training is planned with half of its rows",
-    ),
-)
-
-
-WATCHED = (
-    Mutant(
-        "gate_not_adjusted",
-        "verdicts.decide",
-        "holm([verdict.p_worse for verdict in verdicts])",
-        "[verdict.p_worse for verdict in verdicts]",
-        "a gate with many checks refuses good runs",
-    ),
-    Mutant(
-        "gate_margin_on_the_wrong_side",
-        "_from_intervals",
-        "margin_p_values(gain, check.demand.margin)",
-        "margin_p_values(gain, -check.demand.margin)",
-        "a change within the margin is called a regression",
-    ),
-    Mutant(
-        "gate_on_a_few_shared_prompts",
-        "verdicts._measured",
-        "max(SHARED, ALIKE * larger)",
-        "SHARED",
-        "runs of different prompts are compared on the few that they share",
-    ),
-    Mutant(
-        "alarm_one_iteration_late",
-        "Detector._count_alarms",
-        "self.iteration - 1",
-        "self.iteration",
-        "the lead of an alarm over the fall of gold is one iteration short",
-    ),
-    Mutant(
-        "prompts_of_iterations_joined",
-        "detector._join_batches",
-        "number_N + offset",
-        "number_N",
-        "replies to different prompts count as replies to one",
-    ),
-    Mutant(
-        "fall_error_of_single_iterations",
-        "gold_fall.gold_fall",
-        "np.square(error_T[piece]).mean() / len(piece)",
-        "np.square(error_T[piece]).mean()",
-        "falls in long runs are judged by the wrong standard error",
-    ),
-    Mutant(
-        "cusum_forgets_sampling",
-        "Baseline.noise",
-        "self.sd ** 2 / prompts + self.drift ** 2",
-        "self.sd ** 2 + self.drift ** 2",
-        "the monitor is blind to shifts of the length",
-    ),
-    Mutant(
-        "baseline_taken_as_exact",
-        "Baseline.z",
-        "math.hypot(error, baseline_error)",
-        "error",
-        "false alarms right behind a short warm-up",
-    ),
-    Mutant(
-        "shift_kl_biased",
-        "shift_kl",
-        "(p_K * np.log(p_K / q_K)).sum() - bias",
-        "(p_K * np.log(p_K / q_K)).sum()",
-        "small iterations look as if the reward had shifted",
-    ),
-    Mutant(
-        "unscored_by_a_guard_passes",
-        "_gated",
-        "np.where(np.isnan(gate_N), np.nan, total_N)",
-        "total_N",
-        "replies that a guard could not read are rewarded",
-    ),
-    Mutant(
-        "calibration_noise_too_independent",
-        "perfect_ece",
-        "math.sqrt(dependence)",
-        "dependence",
-        "a calibrated reward model looks miscalibrated where prompts have several pairs",
-    ),
-    Mutant(
-        "ece_interval_by_fixed_size",
-        "expected_calibration_error",
-        "np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / pairs_drawn_D",
-        "np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / pairs",
-        "calibration looks more uncertain where prompts have different numbers of pairs",
-    ),
-    Mutant(
-        "welch_freedom_pooled",
-        "unpaired_difference",
-        "error ** 4 / denominator",
-        "float(groups - 2)",
-        "unpaired comparisons with one noisy side are too sure",
-    ),
-    Mutant(
-        "overoptimisation_residual_sd",
-        "overoptimization.fit_curve",
-        "residual_squares / freedom",
-        "residual_squares / d_N.size",
-        "fitted curves look closer to their points than they are",
-    ),
-)
-
-WORLDS = (
-    Mutant(
-        "less_than_or_equal",
-        "instructions.RELATIONS",
-        "count < threshold",
-        "count <= threshold",
-        'instructions with "less than" are followed at the limit',
-    ),
-    Mutant(
-        "majority_ties_win",
-        "_winning_subsets",
-        "Fraction(sizes[k - own], ties + 1)",
-        "Fraction(sizes[k - own])",
-        "maj@k counts every tie as won",
-    ),
-    Mutant(
-        "users_are_learned",
-        "ChatTemplate.turns",
-        "[False] * len(after)",
-        "[True] * len(after)",
-        "SFT of conversations learns what users and tools say",
-    ),
-    Mutant(
-        "mixture_remainders_reversed",
-        "row_counts",
-        "counts[name] - rows * parts[name]",
-        "rows * parts[name] - counts[name]",
-        "left-over rows go to the sources that are due the least",
-    ),
-    Mutant(
-        "made_rows_of_held_out_prompts",
-        "mixture._refuse",
-        "source != OWN and pair.prompt in held_out",
-        "False",
-        "synthetic rows train on the prompts of the test split",
-    ),
-    Mutant(
-        "contamination_by_count",
-        "EvaluationItems.find",
-        "counts[number] / self._grams_of[number]",
-        "counts[number]",
-        "a long evaluation item that is quoted hides a short one that is copied",
-    ),
-    Mutant(
-        "near_duplicates_by_precision",
-        "duplicates.overlap",
-        "2 * common_subsequence(first, second) / (len(first) + len(second))",
-        "common_subsequence(first, second) / max(len(first), len(second))",
-        "rows are rejected by another overlap than the one that is documented",
-    ),
-    Mutant(
-        "subsequence_with_repetition",
-        "duplicates._common_subsequence",
-        "(flat + matches | flat - matches) & every_bit",
-        "flat & ~matches",
-        "a word that occurs once is matched with every occurrence in the other text",
-    ),
-)
-
-UNITS = (
-    Mutant(
-        "unlike_units_added",
-        "_read_sum",
-        "summands > 1 and len(kinds) == 1",
-        "summands > 1",
-        "2 hours 30 dollars are 7230 seconds",
-    ),
-    Mutant(
-        "glass_is_a_plural",
-        "units._stem",
-        "len(word) > 3 and (not word.endswith('ss'))",
-        "len(word) > 3",
-        "3 glasses are not 3 glass",
-    ),
-    Mutant(
-        "division_ends_with_one_unit",
-        "units._unit",
-        "power = 1",
-        "power = sign = 1",
-        "W/m K is W·K/m, so that right answers in thermodynamics are wrong",
-    ),
-    Mutant(
-        "case_of_symbols_ignored", "units._known", "(name, name.casefold())", "(name.casefold(), name)", "5 Mg are 5 mg"
-    ),
-    Mutant(
-        "conversion_upside_down",
-        "equivalence.in_one_unit",
-        "factor * unit.factor",
-        "factor / unit.factor",
-        "5 km are 0.005 m",
-    ),
-    Mutant(
-        "percent_times_a_hundred",
-        "equivalence.same_number",
-        "(percent, percent / 100)",
-        "(percent, percent * 100)",
-        "10 % is 1000 and not 0.1",
-    ),
-    Mutant(
-        "mixed_numbers_multiplied",
-        "equivalence.parse_plain_number",
-        "whole + Fraction(above, below)",
-        "whole * Fraction(above, below)",
-        "2 1/2 is 1",
-    ),
-    Mutant(
-        "millions_dropped_in_votes",
-        "equivalence.as_ballot",
-        "number[0] * quantity.scale",
-        "number[0]",
-        "5 million and 5 are one answer of a vote",
-    ),
-)
-
-GRAPH = (
-    Mutant(
-        "turn_rewards_of_a_mean_not_divided",
-        "GraphReward._rewards_of_turns",
-        "sum(settings.weighting.values()) if settings.aggregate == 'mean' else 1.0",
-        "1.0",
-        "with aggregate=mean turns earn more than their episode, and the last turn pays the difference",
-    ),
-    Mutant(
-        "unverified_part_of_a_mean_not_divided",
-        "combine.unverified",
-        "weighting[name] * term_value(parts[name], settings.terms[name]) / total_weight",
-        "weighting[name] * term_value(parts[name], settings.terms[name])",
-        "the monitor takes a better policy for one that hacks, or the other way round",
-    ),
-    Mutant(
-        "gate_above_its_floor",
-        "combine._gated",
-        "gate_N < gate.floor",
-        "gate_N <= gate.floor",
-        "responses that just pass a gate are punished",
-    ),
-    Mutant(
-        "any_confidence_pays",
-        "combine.calibrate",
-        "stated_N - 0.5",
-        "stated_N",
-        "low confidence in a good response is rewarded",
-    ),
-    Mutant(
-        "ceiling_for_one_of_two",
-        "combine.bounded",
-        "math.log(_1) / 2",
-        "math.log(_1)",
-        "two responses may differ by more than max_confidence",
-    ),
-)
-
-ESTIMATORS = (
-    Mutant(
-        "k3_not_clamped",
-        "policy.k3",
-        "(ref - logp).clamp(max=K3_CLAMP)",
-        "ref - logp",
-        "one token that the policy has dropped decides the step, or makes it infinite",
-    ),
-    Mutant(
-        "k3_clamped_on_both_sides",
-        "policy.k3",
-        "(ref - logp).clamp(max=K3_CLAMP)",
-        "(ref - logp).clamp(min=-K3_CLAMP, max=K3_CLAMP)",
-        "tokens that became much likelier than under the reference cost 9 nats at most, without a gradient",
-    ),
-    Mutant(
-        "adaptive_beta_not_clipped",
-        "adaptive_beta",
-        "min(max(_1, -0.2), 0.2)",
-        "_1",
-        "one iteration with a high KL multiplies the coefficient",
-    ),
-    Mutant(
-        "canon_unscored_responses_first",
-        "advantage.canon",
-        "torch.inf",
-        "-torch.inf",
-        "an unscored response takes a place in the lower half",
-    ),
-    Mutant(
-        "canon_halves_of_all_responses",
-        "advantage.canon",
-        "scored_BG.sum(1, keepdim=True) + 1",
-        "scores_BG.shape[1] + 1",
-        "with unscored responses the halves of a group are not equal",
-    ),
-    Mutant(
-        "reversed_pair_keeps_its_lengths",
-        "PairInputs.reversed",
-        "PairTokens(self.tokens.rejected, self.tokens.chosen)",
-        "self.tokens",
-        "CREAM's reversed pair is divided by the lengths of the other responses",
-    ),
-    Mutant(
-        "bootstrap_of_the_peak_in_distance",
-        "_bootstrap_seeds",
-        "np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))",
-        "np.exp(_log_peak(pooled.form, alpha_D, beta_D))",
-        "the interval of the KL at the peak is that of its square root",
-    ),
-    Mutant(
-        "peak_of_seeds_in_distance",
-        "_summarise_seeds",
-        "_exp(2 * value)",
-        "_exp(value)",
-        "the KL at the peak is its square root",
-    ),
-)
-
-SAMPLES = (
-    Mutant(
-        "unknown_samples_are_wrong",
-        "repeated_samples._outcomes",
-        "outcomes[~np.isnan(outcomes)]",
-        "np.nan_to_num(outcomes)",
-        "pass@k falls where a verifier abstains",
-    ),
-    Mutant(
-        "trials_of_unknown_samples",
-        "evaluations.repeated_samples.repeated_samples",
-        "int(np.isfinite(correct_N).sum())",
-        "len(correct_N)",
-        "intervals of pass@k are too narrow where outcomes are unknown",
-    ),
-    Mutant(
-        "trials_are_prompts",
-        "clustered_fraction",
-        "max(trials, values_N.size)",
-        "values_N.size",
-        "intervals of pass@k are as wide as those of one sample per prompt",
-    ),
-    Mutant(
-        "pass_beyond_what_is_known",
-        "repeated_samples.pass_at_k",
-        "1.0 - all_wrong if k <= n else np.nan",
-        "1.0 - all_wrong",
-        "pass@8 of four known samples is 1",
-    ),
-    Mutant(
-        "partial_credit_is_correct",
-        "VerifierOracle.measure",
-        "score_N >= 1",
-        "score_N > 0",
-        "a response that follows one of three instructions is correct",
-    ),
-    Mutant(
-        "abstained_is_incorrect",
-        "VerifierOracle.measure",
-        "np.where(np.isnan(score_N), np.nan, score_N >= 1)",
-        "(score_N >= 1).astype(np.float64)",
-        "rows without an answer pull accuracy towards 0",
-    ),
-)
-
-RATES = (
-    Mutant(
-        "adapter_rate_of_one_adamw",
-        "with_tuned",
-        "optimizer in ('adamw', 'adamw_8bit')",
-        "optimizer == 'adamw'",
-        "adapters under adamw_8bit are trained at a tenth of their rate",
-    ),
-    Mutant(
-        "adapter_rate_of_a_shared_critic",
-        "with_tuned",
-        "('lr',) if written.get('critic') == 'shared' else ('lr', 'critic_lr')",
-        "('lr', 'critic_lr')",
-        "the head of a shared critic is trained at ten times its rate",
-    ),
-    Mutant(
-        "written_settings_replaced",
-        "with_tuned",
-        "written.get(key) is None",
-        "True",
-        "a learning rate that is written is replaced by the model's",
-    ),
-)
-
-RESUMED = (
-    Mutant(
-        "waste_forgotten_on_resume",
-        "Rollouts.load_state_dict",
-        "int(state['wasted'])",
-        "0",
-        "a resumed run wastes fewer groups than an uninterrupted one",
-    ),
-    Mutant(
-        "waste_by_rewards",
-        "EpisodeGroup.wasted",
-        "_same(self.scores)",
-        "_same(self.rewards)",
-        "groups that penalties tell apart count as wasted, though they are trained on",
-    ),
-    Mutant(
-        "kl_raised_at_every_checkpoint",
-        "Watch._act_on_warning",
-        "checkpoint - self.raised >= self.settings.rising",
-        "checkpoint > self.raised",
-        "the KL coefficient doubles at every checkpoint in alarm",
-    ),
-    Mutant(
-        "kl_raised_one_checkpoint_late",
-        "Watch._act_on_warning",
-        "checkpoint - self.raised >= self.settings.rising",
-        "checkpoint - self.raised > self.settings.rising",
-        "the KL coefficient is raised a checkpoint later than the setting says",
-    ),
-    Mutant(
-        "last_raise_forgotten_on_resume",
-        "Watch.load_state_dict",
-        "int(state['raised'])",
-        "-self.settings.rising",
-        "a resumed run raises the KL coefficient again at once",
-    ),
-    Mutant(
-        "raise_repeated_in_every_iteration",
-        "Watch.see",
-        "self.raised_by = 1.0",
-        "pass",
-        "one alarm multiplies the KL coefficient in every iteration after it",
-    ),
-)
-
-PENALTIES = (
-    Mutant(
-        "overlong_from_the_limit",
-        "RewardShaper.penalties",
-        "self.max_new_tokens - settings.overlong_tokens",
-        "self.max_new_tokens",
-        "no response is ever punished for its length",
-    ),
-    Mutant(
-        "penalty_for_ending",
-        "RewardShaper.penalties",
-        "~np.asarray(ended, dtype=bool)",
-        "np.asarray(ended, dtype=bool)",
-        "the policy is punished for ending its responses",
-    ),
-    Mutant(
-        "penalties_of_unscored_responses",
-        "penalty_means",
-        "np.isfinite(reward)",
-        "True",
-        "penalties are logged of responses that nothing was subtracted from",
-    ),
-    Mutant(
-        "score_sd_of_rewards",
-        "group_metrics",
-        "np.nanstd([group.scores for group in trained])",
-        "np.nanstd([group.rewards for group in trained])",
-        "a policy that is trained on penalties alone is said to have no signal",
-    ),
-    Mutant(
-        "any_fall_is_learning",
-        "loss_did_not_fall",
-        "math.hypot(*errors)",
-        "0.0",
-        "a loss that wanders is said to have fallen in half of all runs",
-    ),
-)
-
-OPTIMISED = (
-    Mutant(
-        "warmup_from_zero",
-        "optim.lr_scale",
-        "(step + 1) / warmup",
-        "step / warmup",
-        "the first update of every run does nothing",
-    ),
-    Mutant(
-        "cosine_to_zero",
-        "optim.lr_scale",
-        "final_fraction + (1 - final_fraction) * 0.5 * _1",
-        "0.5 * _1",
-        "final_lr_fraction has no effect",
-    ),
-    Mutant(
-        "biases_decayed",
-        "Optimizers._add_part",
-        "{'params': [p for p in adamw_parameters if p.ndim < 2], 'weight_decay': 0.0}",
-        "{'params': [p for p in adamw_parameters if p.ndim < 2], 'weight_decay': self.settings.weight_decay}",
-        "norms and biases are decayed",
-    ),
-    Mutant(
-        "embeddings_by_muon",
-        "_is_hidden_matrix",
-        "parameter.ndim == 2 and (not any(layer in name for layer in not_hidden))",
-        "parameter.ndim == 2",
-        "Muon orthogonalises the updates of embeddings and heads",
-    ),
-    Mutant("schedule_ignored", "Optimizers.step", "peak * scale", "peak", "every step has the peak learning rate"),
-    Mutant(
-        "critic_of_unscaled_scores",
-        "ppo.build_critic",
-        "weight_1d / sd",
-        "weight_1d",
-        "a critic from the reward model starts with values of another scale than the rewards",
-    ),
-    Mutant(
-        "explained_variance_is_squared_error",
-        "explained_variance",
-        "(returns_N - values_N).var(unbiased=False)",
-        "(returns_N - values_N).square().mean()",
-        "a critic with a constant error seems to explain nothing",
-    ),
-)
-
-CHECKED = (
-    Mutant(
-        "all_alternatives_required",
-        "capabilities.missing",
-        "not item & provides",
-        "item not in provides",
-        "algorithms that train on pairs or on single responses refuse data with one of them",
-    ),
-    Mutant(
-        "joined_flags_are_read_together",
-        "capabilities.reads",
-        "item & capability",
-        "capability in item",
-        "a part that works with pairs is said not to read pairs or single responses",
-    ),
-    Mutant(
-        "suggested_data_for_one_part",
-        "matching.suitable_data",
-        "(everything, part.requires)",
-        "(part.requires,)",
-        "messages suggest data that another part of the run refuses",
-    ),
-    Mutant(
-        "upper_bound_included",
-        "ranges.Lt.holds",
-        "number < self.bound",
-        "number <= self.bound",
-        "label smoothing of ½ for robust DPO, which divides by 0, is accepted",
-    ),
-    Mutant(
-        "infinite_settings",
-        "Bound.allows",
-        "Finite().allows(value) and self.holds(value)",
-        "self.holds(value)",
-        "an infinite learning rate is accepted",
-    ),
-    Mutant(
-        "details_are_logged",
-        "measures.named",
-        "measure.logged",
-        "True",
-        "what only the annotator reads appears in tables as a metric",
-    ),
-)
-
-AUDITED = (
-    Mutant(
-        "audit_bet_knows_the_comparison",
-        "EProcess.update",
-        "self.log_e += math.log1p(self.bet() * x)",
-        "self.log_e += math.log1p(MAX_BET * abs(x) * 2 * x)",
-        "the bet depends on the comparison it is placed on, so that the error rate has no guarantee",
-    ),
-    Mutant(
-        "audit_bets_on_the_policy",
-        "EProcess.update",
-        "0.5 - score",
-        "score - 0.5",
-        "the alarm rings when the policy is better than its start",
-    ),
-    Mutant(
-        "audit_process_forgets_its_maximum",
-        "EProcess.update",
-        "max(self.log_max, self.log_e)",
-        "self.log_e",
-        "an alarm is missed if the e-value has fallen again at the end of the iteration",
-    ),
-    Mutant(
-        "audit_bound_of_one_look",
-        "eprocess.lower_bound",
-        "math.log(looks / alpha)",
-        "math.log(1 / alpha)",
-        "lower bounds hold at one look and not at all of them",
-    ),
-    Mutant(
-        "audit_bound_too_narrow",
-        "eprocess.lower_bound",
-        "2 * len(scores)",
-        "4 * len(scores)",
-        "policies are certified too early",
-    ),
-    Mutant(
-        "audit_reuses_start_responses",
-        "Auditor._buy",
-        "seed('audit/start', iteration)",
-        "seed('audit/start', 0)",
-        "start responses are compared again and again, which breaks the guarantee",
-    ),
-    Mutant(
-        "audit_same_prompts",
-        "Auditor._buy",
-        "seed('audit/prompts', iteration)",
-        "seed('audit/prompts', 0)",
-        "every iteration is audited on the same prompts",
-    ),
-    Mutant(
-        "audit_unanswered_count_for_start",
-        "Auditor._add",
-        "1.0 if math.isnan(score) else score",
-        "0.0 if math.isnan(score) else score",
-        "missing=win counts unanswered comparisons against the policy",
-    ),
-    Mutant(
-        "audit_missing_favours_certificate",
-        "Auditor.lower_bound",
-        "0.0 if math.isnan(score) else score",
-        "1.0 if math.isnan(score) else score",
-        "unanswered comparisons certify a policy",
-    ),
-    Mutant(
-        "audit_stop_keeps_last_weights",
-        "OnPolicy.finish",
-        "self.audit.restore_certified()",
-        "None",
-        "a stopped run delivers the policy that the alarm is about",
-    ),
-    Mutant(
-        "audit_certifies_after_alarm",
-        "Auditor.check",
-        "not is_worse and self.lower_bound() >= 0.5 - self.settings.delta",
-        "self.lower_bound() >= 0.5 - self.settings.delta",
-        "a policy is certified although the e-process has found it worse",
-    ),
-)
-
-SEQUENTIAL = (
-    Mutant(
-        "sequential_every_look_anew",
-        "_smallest_p",
-        "np.minimum.accumulate(np.where(tested_L, p_L, np.inf), axis=-1)",
-        "np.where(tested_L, p_L, np.inf)",
-        "verdicts are taken back at later looks",
-    ),
-    Mutant(
-        "sequential_looks_unweighted",
-        "_smallest_p",
-        "stdtr(count_L - 1, -t_L) / _weight(count_L)",
-        "stdtr(count_L - 1, -t_L)",
-        "late looks use more than their share of the level",
-    ),
-    Mutant(
-        "sequential_normal_tails",
-        "_smallest_p",
-        "stdtr(count_L - 1, -t_L)",
-        "stdtr(1e6 * count_L, -t_L)",
-        "three seeds decide by the normal distribution",
-    ),
-    Mutant(
-        "sequential_one_direction",
-        "difference_p",
-        "2 * level_of(_smallest_p(np.abs(looks.mean_L), looks))",
-        "level_of(_smallest_p(np.abs(looks.mean_L), looks))",
-        "the wrong-verdict rate of claims of direction is doubled",
-    ),
-    Mutant(
-        "sequential_two_sided_once",
-        "sequential.two_sided",
-        "2 * np.minimum(first_L, second_L)",
-        "np.minimum(first_L, second_L)",
-        "the better of two directions is tested as if it had been named before",
-    ),
-    Mutant(
-        "sequential_same_by_one_side",
-        "sequential.same_p",
-        "np.maximum(_1, _2)",
-        "np.minimum(_1, _2)",
-        "a difference beyond the margin on one side counts as the same",
-    ),
-    Mutant(
-        "sequential_smaller_than_negative",
-        "sequential.smaller_p",
-        "published < 0",
-        "published > 0",
-        "effects are called smaller than published when they are larger",
-    ),
-    Mutant(
-        "sequential_interval_one_sided",
-        "sequential_interval",
-        "boundary_of((1 - level) / 2)",
-        "boundary_of(1 - level)",
-        "sequential intervals hold with 90 % where 95 % is printed",
-    ),
-    Mutant(
-        "sequential_interval_last_look",
-        "sequential_interval",
-        "np.maximum.accumulate(mean_L - half_L, axis=-1)",
-        "mean_L - half_L",
-        "the interval of a stopped study is not that of its test",
-    ),
-    Mutant(
-        "discordant_pairs_swapped",
-        "discordant_p",
-        "betainc(c_L + 0.5, b_L + 0.5, 0.5)",
-        "betainc(b_L + 0.5, c_L + 0.5, 0.5)",
-        "0/1 outcomes are decided for the side that loses",
-    ),
-    Mutant(
-        "sequential_floor_dropped",
-        "looks_at",
-        "np.maximum(variance_S, min_sd ** 2)",
-        "variance_S",
-        "three equal seeds decide a claim",
-    ),
-    Mutant(
-        "sequential_failed_seeds_decide",
-        "ClaimEvidence.p_at",
-        "self.failed_L[position] > MAX_FAILED",
-        "self.failed_L[position] > 1",
-        "claims are decided by the seeds that survived",
-    ),
-    Mutant(
-        "published_ratio_as_difference",
-        "ClaimEvidence.smaller_p",
-        "math.log(published)",
-        "published",
-        "published ratios are compared with log ratios",
-    ),
-    Mutant(
-        "smaller_before_direction",
-        "sequential._decide",
-        "family_holm(study, {**p_values, index: main_p})[index] > ALPHA",
-        "family_holm(study, {**p_values, index: main_p})[index] <= ALPHA",
-        "confirmed claims are reported as smaller than published",
-    ),
-)
-
-RANKED = (
-    Mutant(
-        "ranks_across_strata",
-        "rank_correlation._pooled",
-        "stratum_n == name",
-        "stratum_n == stratum_n",
-        "a difference between worlds looks like a correlation",
-    ),
-    Mutant(
-        "resamples_across_strata",
-        "rank_correlation._resamples",
-        "start + rng.integers(0, count, size=(DRAWS, count))",
-        "rng.integers(0, len(stratum_n), size=(DRAWS, count))",
-        "intervals of pooled correlations mix strata",
-    ),
-    Mutant(
-        "signed_rivals",
-        "compare_predictors",
-        "abs(first_value) - abs(second_value)",
-        "first_value - second_value",
-        "a rival that predicts with the other sign loses to a useless predictor",
-    ),
-    Mutant(
-        "crossing_interval_by_one_seed",
-        "find_crossing",
-        "np.interp(grid_P, position_K, difference_K)",
-        "np.interp(grid_P, position_K, difference_SK[0])",
-        "the interval of a crossing ignores how seeds differ",
-    ),
-)
-
-ATTACKED = (
-    Mutant(
-        "attack_keeps_worst",
-        "AttackSearch.round",
-        "-found.score",
-        "found.score",
-        "the search keeps the responses that the reward likes least",
-    ),
-    Mutant(
-        "attack_forgets_parents",
-        "AttackSearch.round",
-        "(*parent.edits, step)",
-        "(step,)",
-        "transcripts of attacks show the last edit as all of them",
-    ),
-    Mutant(
-        "attack_gain_of_search_scores",
-        "AttackStage._measure",
-        "self.reward(prompts, responses).total_N",
-        "scale.starts.reward_PS[:, 0]",
-        "gains are 0",
-    ),
-    Mutant(
-        "attack_gain_unscaled",
-        "AttackStage._measure",
-        "(reward_P - scale.starts.reward_PS[:, 0]) / scale.reward_sd",
-        "reward_P - scale.starts.reward_PS[:, 0]",
-        "gains of rewards with other scales cannot be compared",
-    ),
-    Mutant(
-        "attack_longer_than_allowed",
-        "AttackSearch._new_response",
-        "len(text.split()) <= self.max_words",
-        "len(text) <= 50 * self.max_words",
-        "gains from mere length count as an exploit of another kind",
-    ),
-)
-
-RETRIED = (
-    Mutant(
-        "retry_after_ignored",
-        "RetryPolicy.wait_s",
-        "backoff_s(failures, self.pause_s) if retry_after_s is None else retry_after_s",
-        "backoff_s(failures, self.pause_s)",
-        "services that ask for a pause are called at once",
-    ),
-    Mutant(
-        "one_retry_too_many",
-        "RetryPolicy.wait_s",
-        "failures > self.retries",
-        "failures > self.retries + 1",
-        "requests are repeated more often than allowed",
-    ),
-    Mutant(
-        "waits_forever",
-        "RetryPolicy.wait_s",
-        "wait > LONGEST_WAIT_S",
-        "wait > 1e12",
-        "a service that asks for a year is obeyed",
-    ),
-    Mutant(
-        "client_errors_repeated",
-        "http_retry.is_passing",
-        "status >= 500",
-        "status >= 400",
-        "wrong requests are paid for again and again",
-    ),
-)
-
-SEARCHED = (
-    Mutant(
-        "beam_keeps_worst",
-        "BeamSearch._select",
-        "-beam.score",
-        "beam.score",
-        "beam search returns what the verifier likes least",
-    ),
-    Mutant(
-        "beam_counts_shared_tokens_again",
-        "BeamSearch.search",
-        "len(each.token_ids) - len(beam.token_ids)",
-        "len(each.token_ids)",
-        "beam search seems to cost more than best-of-n",
-    ),
-    Mutant(
-        "beam_drops_finished",
-        "BeamSearch.search",
-        "[beam for beam in own if beam.finished]",
-        "[beam for beam in own if not beam.finished and beam.score > 1e9]",
-        "complete solutions are lost when longer ones are extended",
-    ),
-)
-
 MUTANTS: tuple[Mutant, ...] = (
-    *(*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *PASSES, *CREDIT),
-    *(*DATA, *INFERENCE, *STUDIES, *MEASURES),
-    *AGENTS,
-    *(*TURNS, *SAMPLED_ELSEWHERE, *PREFERENCES, *STORED_WEIGHTS),
-    *(*WATCHED, *WORLDS),
-    *(*UNITS, *GRAPH, *ESTIMATORS, *SAMPLES, *RATES, *RESUMED, *PENALTIES, *OPTIMISED, *CHECKED),
-    *(*AUDITED, *SEQUENTIAL, *RANKED, *ATTACKED, *RETRIED, *SEARCHED),
+    *(mutant for table in TABLES for mutant in read_mutants(table)),
     *(
         mutant
         for file in sorted(Path(__file__).parent.glob("*/mutations.py"))
