@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+GIB = 2**30
 PROCESSES = "RLHF_LAB_PROCESSES"
 """Environment variable: number of sweep jobs that run on this machine at the same time."""
 GPU_JOBS = "RLHF_LAB_GPU_JOBS"

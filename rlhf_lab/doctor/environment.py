@@ -11,10 +11,9 @@ import sys
 from packaging.specifiers import SpecifierSet
 
 from rlhf_lab.core.console import console
-from rlhf_lab.core.machine import main_memory, usable_cores
+from rlhf_lab.core.machine import GIB, main_memory, usable_cores
 from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, pass_or_fail
 from rlhf_lab.doctor.installation import requirements, unmet_requirements
-from rlhf_lab.memory.devices import GIB
 
 ENOUGH_GIB = 1.0
 """Minimum free memory and disk space: below it, even the embedded recipes do not fit."""

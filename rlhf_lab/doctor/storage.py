@@ -17,9 +17,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from rlhf_lab.core.files import read_json, replacing, short_path, write_json
+from rlhf_lab.core.machine import GIB
 from rlhf_lab.doctor.environment import ENOUGH_GIB
 from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, pass_or_fail
-from rlhf_lab.memory.devices import GIB
 
 MOUNTS = Path("/proc/mounts")
 SECOND_PROCESS = """

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 from rlhf_lab.config.root import Config
 from rlhf_lab.core import ranks
-from rlhf_lab.core.machine import GPU_JOBS, PROCESSES, main_memory
+from rlhf_lab.core.machine import GIB, GPU_JOBS, PROCESSES, main_memory
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div, trained_state
 from rlhf_lab.memory.work import ComputePrecision, Pass, Rows, rooted_pass, train_pass, update_peak
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.launch.processes import run_side_by_side
 
-GIB, CARD_GB = 2**30, 10**9
+CARD_GB = 10**9
 CARDS = (8, 16, 24, 40, 80, 141)
 """Memory of common GPUs in GB."""
 MOST_DEVICES = 64

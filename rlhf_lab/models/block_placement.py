@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.machine import GIB
 from rlhf_lab.models.settings import Dispatch
 
-GIB = 2**30  # limits are in GiB, sizes in bytes
 Place = int | str
 """Place of a block: the index of a GPU, `cpu` or `disk`."""
 
