@@ -21,8 +21,9 @@ HARMLESS = {
     "rlhf_lab/core/text.py",  # `core/files.py`, which decides no number, asks it whether JSON is well-formed
     "rlhf_lab/training/peak_memory.py",
     "rlhf_lab/training/checkpoint.py",
+    "rlhf_lab/statistics/estimates.py:as_estimate",  # checks of a finished run read its numbers with it
 }
-"""Files of which a stage also runs code that has no say in its numbers: measuring, saving, checking settings."""
+"""Files, or definitions of a file, of which a stage also runs code that has no say in its numbers: measuring, saving, checking settings."""
 
 
 def definition(code: CodeType) -> str | None:
@@ -68,6 +69,6 @@ def test_what_ran_is_in_the_digest(recipe: str, ran: dict[str, set[str]], tmp_pa
     assert ran
     for directory, definitions in ran.items():
         digested = json.loads((tmp_path / directory / "code.json").read_text())["definitions"]
-        unseen = {name for name in definitions - digested.keys() if name.partition(":")[0] not in HARMLESS}
+        unseen = {each for each in definitions - digested.keys() if not {each, each.partition(":")[0]} & HARMLESS}
         assert not unseen, f"{directory}: {sorted(unseen)}"
         assert len(definitions) > 50
