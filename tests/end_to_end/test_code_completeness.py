@@ -23,7 +23,7 @@ HARMLESS = {
     "rlhf_lab/training/checkpoint.py",
     "rlhf_lab/statistics/estimates.py:as_estimate",  # checks of a finished run read its numbers with it
 }
-"""Files, or definitions of a file, of which a stage also runs code that has no say in its numbers: measuring, saving, checking settings."""
+"""Files and definitions that a stage also runs and that have no say in its numbers: measuring, saving, checking."""
 
 
 def definition(code: CodeType) -> str | None:
