@@ -158,21 +158,6 @@ def stop_at(monkeypatch: Any, algorithm: type, at: int | None) -> None:
     monkeypatch.setattr(algorithm, "collect", trap)
 
 
-def execute_with_kills(monkeypatch: Any, stage: Any, algorithm: type, steps: Sequence[int]) -> None:
-    """Execute a stage that is killed at each of these steps, as far as it has them, and then completes."""
-    from rlhf_lab.stages.execute import execute
-
-    for step in steps:
-        stop_at(monkeypatch, algorithm, step)
-        try:
-            execute(stage)
-        except Stopped:
-            continue
-        break
-    stop_at(monkeypatch, algorithm, None)
-    execute(stage)
-
-
 def same_weights(one: Path, other: Path) -> bool:
     import torch
 
@@ -180,23 +165,31 @@ def same_weights(one: Path, other: Path) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def execute_with_stops(monkeypatch: Any, algorithm: type, stage: artifacts.Stage, *stops: int) -> dict[str, Any]:
-    """Build a stage in several attempts that end once the samples of these steps exist; return its result."""
+def execute_with_stops(
+    monkeypatch: Any, algorithm: type, stage: artifacts.Stage, *stops: int, may_finish: bool = False
+) -> dict[str, Any]:
+    """Build a stage in several attempts that end once the samples of these steps exist; return its result.
+
+    Args:
+        may_finish: True if training may stop by itself before the last of these steps.
+    """
     from rlhf_lab.stages.execute import execute
 
     for stop in stops:
         stop_at(monkeypatch, algorithm, stop)
-        with pytest.raises(Stopped):
+        try:
             execute(stage)
+        except Stopped:
+            continue
+        assert may_finish, f"the stage is complete before step {stop}"
+        break
     stop_at(monkeypatch, algorithm, None)
     return execute(stage)
 
 
 def assert_equal_models(one: artifacts.Stage, other: artifacts.Stage) -> None:
     """Two stages ended with the same weights, bit for bit."""
-    first, second = (model_tensors(Path(stage.model)) for stage in (one, other))
-    assert first.keys() == second.keys()
-    assert all((first[name] == second[name]).all() for name in first)
+    assert same_weights(Path(one.model), Path(other.model))
 
 
 def disturb(model: Any, size: float = 0.05, seed: int = 0) -> Any:

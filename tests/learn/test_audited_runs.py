@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support import ONE_LAYER, SMALL_WORLD, execute_with_kills, planned, same_weights
+from support import ONE_LAYER, SMALL_WORLD, assert_equal_models, execute_with_stops, planned, same_weights
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -110,7 +110,7 @@ def test_buying_comparisons_changes_no_training(policy, tmp_path):
     off = plan("grpo", policy, tmp_path, *HEALTHY, "reward.audit.labels_per_iteration=0")
     for stage in (on, off):
         execute(stage)
-    assert same_weights(Path(on.model), Path(off.model))
+    assert_equal_models(on, off)
     assert result(on)["policies"] == result(off)["policies"]
     assert logged(on, "reward") == logged(off, "reward") and not (off.directory / "audit.jsonl").exists()
     assert not any(name.startswith("audit/") for name in result(off)["metrics"])
@@ -146,10 +146,10 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     full, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("full", "broken"))
     execute(full)
     cls = getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
-    execute_with_kills(monkeypatch, broken, cls, (3, 5, 8))
+    execute_with_stops(monkeypatch, cls, broken, 3, 5, 8, may_finish=True)
     assert (full.directory / "audit.jsonl").read_text() == (broken.directory / "audit.jsonl").read_text()
     assert result(full)["metrics"] == result(broken)["metrics"]
-    assert same_weights(Path(full.model), Path(broken.model))
+    assert_equal_models(full, broken)
 
 
 @pytest.mark.slow
@@ -166,4 +166,4 @@ def test_a_paused_run_continues_with_consent(policy, tmp_path):
     execute(whole)
     assert result(paused)["metrics"] == result(whole)["metrics"]
     assert (paused.directory / "audit.jsonl").read_text() == (whole.directory / "audit.jsonl").read_text()
-    assert same_weights(Path(paused.model), Path(whole.model))
+    assert_equal_models(paused, whole)

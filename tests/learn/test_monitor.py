@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, SMALL_WORLD, execute_with_kills, planned, said, same_weights
+from support import ONE_LAYER, SMALL_WORLD, execute_with_stops, planned, said, same_weights
 
 from rlhf_lab.cli.commands import monitor_command
 from rlhf_lab.config import registry
@@ -181,7 +181,7 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     full, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("whole", "broken"))
     execute(full)
     cls = getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
-    execute_with_kills(monkeypatch, broken, cls, (1, 4, 7))
+    execute_with_stops(monkeypatch, cls, broken, 1, 4, 7, may_finish=True)
     assert result(full)["metrics"] == result(broken)["metrics"] and same_model(full, broken)
     assert (full.directory / "monitor.jsonl").read_text() == (broken.directory / "monitor.jsonl").read_text()
     both = [[row.get("monitor/length_z") for row in rows(stage, "step")] for stage in (full, broken)]

@@ -25,7 +25,7 @@ from rlhf_lab.core.measures import CALLS, CORRECT, GOLD
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Tool, call_tool
 from rlhf_lab.data.text_calls import read_move
-from rlhf_lab.environments.splits import SPLITS, transcript
+from rlhf_lab.environments.splits import SPLITS, require_split, transcript
 from rlhf_lab.packs.agents.tools.demonstrations import NONE, ToolDemonstration, messages_of
 from rlhf_lab.packs.agents.tools.kinds import ALL_KINDS, UNKNOWN, Lookup, SampledTask, tools_of
 from rlhf_lab.packs.agents.tools.knowledge import hashed
@@ -69,9 +69,8 @@ class ToolWorld:
         self.draw = lru_cache(maxsize=256)(self._draw)  # the attempts of a group use the same task one after the other
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Return the tasks of a split. Raise ValueError if the split is unknown."""
-        if split not in SPLITS:
-            raise ValueError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
+        """Return the tasks of a split. Raise DataError if the split is unknown."""
+        require_split(split)
         if split not in self._tasks:
             count = self.settings.train_tasks if split == "train" else self.settings.test_tasks
             self._tasks[split] = [self.task(split, number) for number in range(count)]

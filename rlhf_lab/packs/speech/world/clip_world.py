@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from rlhf_lab.core import measures
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import BoolArray, Corpus, FloatArray, LoadReport, Pair
-from rlhf_lab.environments.annotator import Annotator, choose
-from rlhf_lab.environments.splits import SPLITS
+from rlhf_lab.environments.annotator import Annotator, choose, random_stream
+from rlhf_lab.environments.splits import require_split
 from rlhf_lab.packs.speech.metrics import AUDIO_SECONDS, PHONE_ERROR
 from rlhf_lab.packs.speech.sound.codec import CODEBOOKS, Codec
 from rlhf_lab.packs.speech.sound.stream import read_stream, write_stream
@@ -167,13 +166,12 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` contains p_chosen and, for each side, gold_,
         phone_error_, audio_seconds_, garble_ and defect_ (empty without a defect).
         """
-        if split not in SPLITS:
-            raise DataError(f"unknown split {split!r}; use {' or '.join(SPLITS)}")
+        require_split(split)
         report = LoadReport(kept=n)
         utterances: list[UtteranceT] = []
         # defect and codes (T, CODEBOOKS) of the first and of the second clip of each pair
         takes: tuple[list[tuple[str, NDArray[np.int64]]], ...] = ([], [])
-        rng = self._random("clips", split, seed)
+        rng = random_stream([self._seed, seed], "clips", split)
         while len(utterances) < n:
             utterance, deliveries = self._draw(rng, split)
             report.rows += 1
@@ -188,7 +186,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         measured = [self._grade(utterances, [self.codec.frames(codes_TK) for _, codes_TK in side]) for side in takes]
         # labels use a separate random stream, so that the clips do not depend on the labels
         probability = self.listener.probability(measured[0]["gold"], measured[1]["gold"])
-        first_wins = choose(probability, self._random("labels", split, seed))
+        first_wins = choose(probability, random_stream([self._seed, seed], "labels", split))
         pairs = []
         for i, utterance in enumerate(utterances):
             # the listener's choice may disagree with gold
@@ -210,7 +208,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         """
         found: dict[str, list[UtteranceT]] = {category: [] for category in self.categories}
         taken: set[str] = set()
-        rng = self._random("grid", "train", seed)
+        rng = random_stream([self._seed, seed], "grid", "train")
         for _ in range(DRAWS_PER_TEXT * texts * len(self.categories)):
             utterance, _ = self._draw(rng, "train")
             own = found[utterance.category]
@@ -224,11 +222,6 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
                 raise DataError(f"{texts} texts of each category are needed, but training has {len(own)} of {category}")
         utterances = [utterance for own in found.values() for utterance in own]
         return [utterance.in_style(style).prompt for utterance in utterances for style in self.styles]
-
-    def _random(self, purpose: str, split: str, seed: int) -> np.random.Generator:
-        """Return an independent random generator for each purpose and split."""
-        # crc32 is stable between processes, unlike `hash` of a string
-        return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
 
 
 def clip_world_of(data: Corpus, stage: str) -> ClipWorld[Any, Any]:
