@@ -103,7 +103,8 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
         '{"prompt": "p", "response": 4}',
         '{"prompt": "p", "response": [{"role": "user", "content": "p"}]}',
     ]
-    path.write_text("\n".join([*rows, '{"messages": [{"role": "user", "content": "hi"}]}', "[]"]) + "\n")
+    unanswered = ['{"messages": [{"role": "user", "content": "hi"}]}', '{"messages": []}']
+    path.write_text("\n".join([*rows, *unanswered, "[]"]) + "\n")
     with pytest.raises(DataError) as caught:
         read_source(path)
     lines = str(caught.value).splitlines()
@@ -114,9 +115,10 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
         "row 4: column 'response' is a number 4",
         "row 5: column 'response' ends with a message of the role user; expected the assistant's",
         "row 6: column 'messages' must end with the assistant's response",
-        "row 7: is a list []",
+        "row 7: column 'messages' must end with the assistant's response",
+        "row 8: is a list []",
     ]
-    assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 7, lines
+    assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 8, lines
 
 
 def test_files_have_no_policies(tmp_path):

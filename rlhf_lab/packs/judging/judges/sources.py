@@ -172,10 +172,10 @@ def _read_answer(row: Any) -> SourcedResponse:
     prompt_column = next((name for name in PROMPTS if name in row), None)
     response_column = next((name for name in REPLIES if name in row), None)
     if "messages" in row and response_column is None:
-        *messages, last = _messages(row["messages"], "messages")
-        if not messages or last["role"] != "assistant":
+        messages = _messages(row["messages"], "messages")
+        if len(messages) < 2 or messages[-1]["role"] != "assistant":
             raise ValueError("column 'messages' must end with the assistant's response to a message of the user")
-        prompt, response = render_prompt(messages), response_text(last)
+        prompt, response = render_prompt(messages[:-1]), response_text(messages[-1])
     elif prompt_column is not None and response_column is not None:
         asked = row[prompt_column]
         if prompt_column == "instruction" and isinstance(asked, str) and isinstance(row.get("input"), str):
