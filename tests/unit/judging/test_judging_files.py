@@ -344,6 +344,14 @@ def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
     assert summarise([row])["first_shown"].mean == 0.5
 
 
+def test_wins_in_all_comparisons_are_not_certain():
+    vote = {"shown": "first", "winner": "first", "reason": "", "unscored": None}
+    row = {"votes": [vote, vote], "winner": "first", "score": 1.0, "first": "mine", "second": "other"}
+    estimate = summarise([{**row, "prompt_id": i} for i in range(8)])["win_rate"]
+    # Wilson's lower bound of 8 wins in 8: n/(n + z²)
+    assert estimate.mean == estimate.high == 1 and estimate.low == pytest.approx(8 / (8 + 1.959964**2))
+
+
 def test_grades_are_written_and_read_the_same_way(tmp_path):
     rubric = load_rubric()
     path = tmp_path / "grades.jsonl"
