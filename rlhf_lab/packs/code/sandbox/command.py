@@ -23,13 +23,8 @@ from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 OPTIONS = ("probes", "level", "to")
 
 
-def sandbox_command(arguments: Sequence[str]) -> None:
-    """`sandbox [probes=true] [level=… to=FILE.json]`: report how well this machine isolates model-written programs.
-
-    Prints which levels of isolation work, why the others do not, and the time of a run. `probes=true` attacks each
-    working level (or the level of `level`) with programs that try to escape, and prints what stopped them. It takes two
-    minutes. `to` is a JSON file for the same results.
-    """
+def run(arguments: Sequence[str]) -> None:
+    """Run `sandbox`. Raises ConfigError for an invalid command, and LabError if a probe escapes from the best level."""
     options = dict(item.partition("=")[::2] for item in arguments)
     if unknown := [name for name in options if name not in OPTIONS]:
         raise ConfigError([f"{name} is not an option of sandbox{did_you_mean(name, OPTIONS)}" for name in unknown])
