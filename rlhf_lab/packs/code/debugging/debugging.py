@@ -59,7 +59,7 @@ class CodeTaskRow(TypedDict):
 class DebuggingTasks:
     """Debugging tasks of the selected tiers. All are test tasks, and they have no tools.
 
-    Args:
+    Attributes:
         tiers: selected tiers, a subset of `TIERS`.
     """
 
