@@ -148,7 +148,7 @@ def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
 
 def lr_scale(step: int, total: int, *, warmup_fraction: float, final_fraction: float) -> float:
     """Return the fraction of the peak rate at `step` of `total`: linear warm-up, cosine decay to `final_fraction`."""
-    warmup = math.ceil(warmup_fraction * total)
+    warmup = math.ceil(round(warmup_fraction * total, 9))  # rounded, because 0.07 · 100 is 7.000000000000001
     if step < warmup:  # step + 1, so that the first step already has a rate above 0
         return (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)

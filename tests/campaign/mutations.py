@@ -551,14 +551,14 @@ implicit_reward_without_reference in RollOut._consistency_rate
     CREAM compares the reward with how likely replies are instead of with the implicit reward
     - sequence_logps(model, rows, self.run.device) - sequence_logps(reference, rows, self.run.device)
     + sequence_logps(model, rows, self.run.device)
-corpus_fraction_of_sampled_pairs in IteratedDPO._draw_corpus_pairs
+corpus_fraction_of_sampled_pairs in IteratedDPO._wanted_corpus_pairs
     corpus_fraction=.5 mixes in a third
     - sampled_pairs * fraction / (1 - fraction)
     + sampled_pairs * fraction
 round_steps_ignore_the_corpus in IteratedDPO.__init__
     corpus pairs take the place of updates on sampled ones
-    - min(settings.prompts_per_round, available) / (1 - settings.corpus_fraction)
-    + min(settings.prompts_per_round, available)
+    - prompts / (1 - settings.corpus_fraction)
+    + prompts
 codebooks_by_column in pair_rows.response_logps
     codebooks are told apart by the length of the prompt
     - (column_N - batch.prompt_len_B[row_N]) % codebooks

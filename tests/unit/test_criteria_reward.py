@@ -170,6 +170,12 @@ def test_true_labels_ignore_the_stored_order(corpus, tmp_path):
         assert [reversed_[f"weight/{name}"] for name in REVIEWS] == pytest.approx([sign * w for w in weights])
 
 
+def test_ties_and_unknown_gold_give_no_order():
+    golds = [(2.0, 1.0), (1.0, 2.0), (1.0, 1.0), (float("nan"), 1.0)]
+    pairs = [Pair(CHANGE, "a", "b", {"gold_chosen": one, "gold_rejected": other}) for one, other in golds]
+    assert [pair.chosen for pair in criteria_reward.in_gold_order(pairs)] == ["a", "b"]
+
+
 def test_pairs_of_the_policy_replace_those_of_the_corpus(corpus, tmp_path, monkeypatch):
     """The policy always names one line, and the annotator prefers the response that also gives the fix."""
     fix = Pair(CHANGE, "Line 2 uses a wrong variable. Use price on line 2.", "Line 2 uses a wrong variable.")

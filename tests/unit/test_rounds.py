@@ -49,18 +49,29 @@ def test_a_round_that_was_trained_on_is_not_guessed(files, state):
         files.read(1)
 
 
+PROMPTS_NOTE = "algorithm.prompts_per_round=5000: there are 1000 training prompts"
+CORPUS_NOTE = (
+    "algorithm.corpus_fraction=0.8: {} own pairs need {} corpus pairs, and there are 2600; all of them are used, which "
+    "are {} of the pairs"
+)
+
+
 @pytest.mark.parametrize(
-    ("prompts", "fraction", "updates", "batch_size", "steps"),
+    ("prompts", "fraction", "more", "steps", "notes"),
     [
-        (12, 0.25, 2, 8, 4),  # 12 prompts and a quarter from the corpus are 16 pairs
-        (640, 0.8, 1, 32, 100),  # 3200 pairs; in floating point 640/(1 − 0.8)/32 is a little above 100
-        (641, 0.8, 1, 32, 101),
-        (5000, 0.0, 1, 10, 100),  # of 1000 training prompts
+        # 12 prompts and a quarter from the corpus are 16 pairs
+        (12, 0.25, {"updates_per_pair": 2, "batch_size": 8}, 4, []),
+        (640, 0.8, {}, 100, []),  # 3200 pairs; in floating point 640/(1 − 0.8)/32 is a little above 100
+        (641, 0.8, {}, 101, []),
+        (5000, 0.0, {"batch_size": 10}, 100, [PROMPTS_NOTE]),  # of 1000 training prompts
+        # 680 prompts and all 2600 corpus pairs are 3280 pairs
+        (680, 0.8, {"batch_size": 40}, 82, [CORPUS_NOTE.format(680, 2720, 0.79)]),
+        # the first round still has enough corpus pairs
+        (640, 0.8, {"buffer": "full"}, 100, [CORPUS_NOTE.format(1920, 7680, 0.58)]),
     ],
 )
-def test_the_steps_of_a_round_count_its_corpus_pairs(prompts, fraction, updates, batch_size, steps, monkeypatch):
-    size = {"prompts_per_round": prompts, "updates_per_pair": updates, "batch_size": batch_size}
-    settings = IterativeDPO(rounds=3, corpus_fraction=fraction, **size)
+def test_the_steps_of_a_round_count_its_corpus_pairs(prompts, fraction, more, steps, notes, monkeypatch):
+    settings = IterativeDPO(rounds=3, prompts_per_round=prompts, corpus_fraction=fraction, **{"batch_size": 32, **more})
 
     def start(algorithm, settings, run):
         algorithm.settings, algorithm.run, algorithm.encoder = settings, run, None
@@ -70,11 +81,11 @@ def test_the_steps_of_a_round_count_its_corpus_pairs(prompts, fraction, updates,
     monkeypatch.setattr(dpo_iterative.PreferenceAlgorithm, "__init__", start)
     for name in ("EpisodeCollector", "Watch", "RoundFiles", "RollOut", "Auditor"):
         monkeypatch.setattr(dpo_iterative, name, lambda *arguments, **options: None)
-    notes: list[str] = []
-    corpus = SimpleNamespace(prompts=lambda split: [f"prompt {number}" for number in range(1000)])
-    algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace(corpus=corpus, note=notes.append))
+    noted: list[str] = []
+    corpus = SimpleNamespace(prompts=lambda split: [f"prompt {number}" for number in range(1000)], train=range(2600))
+    algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace(corpus=corpus, note=noted.append))
     assert (algorithm.round_steps, algorithm.total_steps) == (steps, 3 * steps)
-    assert notes == ["algorithm.prompts_per_round=5000: there are 1000 training prompts"] * (prompts > 1000)
+    assert noted == notes
 
 
 @pytest.mark.parametrize(

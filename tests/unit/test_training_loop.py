@@ -1,4 +1,4 @@
-"""The training loop: steps after which it evaluates, hooks of earlier versions, and the peak memory of a stage."""
+"""The training loop: evaluations, warm-up, hooks of earlier versions, and the peak memory of a stage."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.algorithms.supervised.settings import SelfTraining
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.training.loop import Algorithm
+from rlhf_lab.training.optim import lr_scale
 from rlhf_lab.training.peak_memory import peak_gib, reset_peak
 from rlhf_lab.training.settings import TrainingSettings
 
@@ -43,6 +44,14 @@ def test_rounds_have_no_early_evaluations(settings):
 def test_a_hook_of_an_earlier_version_is_refused_with_its_new_name(old, new):
     with pytest.raises(ConfigError, match=rf"Mine\.{old}\(\) is no longer called; rename it to {new}\(\)"):
         type("Mine", (Algorithm,), {old: lambda self: None})
+
+
+@pytest.mark.parametrize(("fraction", "total", "warmup"), [(0.07, 100, 7), (0.05, 30, 2), (0.1, 30, 3), (0.0, 30, 0)])
+def test_the_learning_rate_rises_for_a_fraction_of_the_steps(fraction, total, warmup):
+    """The number of steps is rounded up. 0.07 · 100 is 7.000000000000001 in floating point."""
+    scales = [lr_scale(step, total, warmup_fraction=fraction, final_fraction=0.1) for step in range(total)]
+    assert scales[:warmup] == pytest.approx([(step + 1) / warmup for step in range(warmup)])
+    assert scales[warmup] == 1.0 and scales[-1] == pytest.approx(0.1, abs=0.01)  # the cosine ends at `final_fraction`
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the resident set's peak is read from /proc")

@@ -206,7 +206,15 @@ class IteratedDPO(PreferenceAlgorithm):
         wanted = settings.prompts_per_round
         if available < wanted:
             run.note(f"algorithm.prompts_per_round={wanted}: there are {available} training prompts")
-        round_pairs = min(settings.prompts_per_round, available) / (1 - settings.corpus_fraction)
+        prompts, corpus = min(wanted, available), len(run.corpus.train)
+        buffered = prompts * min(self._rounds_in_buffer(), settings.rounds)
+        if self._wanted_corpus_pairs(buffered) > corpus:
+            run.note(
+                f"algorithm.corpus_fraction={settings.corpus_fraction}: {buffered} own pairs need "
+                f"{self._wanted_corpus_pairs(buffered)} corpus pairs, and there are {corpus}; all of them are used, "
+                f"which are {corpus / (corpus + buffered):.2f} of the pairs"
+            )
+        round_pairs = min(prompts / (1 - settings.corpus_fraction), prompts + corpus)
         # rounded, because 640 prompts at a corpus fraction of 0.8 are 100.00000000000003 batches of 32
         batches = round(settings.updates_per_pair * round_pairs / settings.batch_size, 9)
         self.round_steps = max(1, math.ceil(batches))
@@ -377,15 +385,18 @@ class IteratedDPO(PreferenceAlgorithm):
 
     def _draw_corpus_pairs(self, index: int, sampled_pairs: int) -> list[PairRows]:
         """Sample the corpus pairs that are added to a buffer of `sampled_pairs` pairs, anew in each round."""
-        fraction = self.settings.corpus_fraction
         corpus = self.run.corpus.train
-        # c corpus pairs and s own pairs have the corpus fraction c / (c + s), solved for c
-        count = min(round(sampled_pairs * fraction / (1 - fraction)), len(corpus))
+        count = min(self._wanted_corpus_pairs(sampled_pairs), len(corpus))
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/corpus", index))
         selected = torch.randperm(len(corpus), generator=generator)[:count].tolist()
         # A separate counter, because a resumed run encodes the pairs again and must not count them twice.
         encoder = self.encoder.uncounted()
         return [pair_rows(encoder, corpus[i], self.max_length) for i in selected]
+
+    def _wanted_corpus_pairs(self, sampled_pairs: int) -> int:
+        # c corpus pairs and s own pairs have the corpus fraction c / (c + s), solved for c
+        fraction = self.settings.corpus_fraction
+        return round(sampled_pairs * fraction / (1 - fraction))
 
     def _rounds_in_buffer(self) -> int:
         return {"current": 1, "rolling": self.settings.window, "full": self.settings.rounds}[self.settings.buffer]

@@ -274,7 +274,7 @@ class IterativeDPO(PreferenceSettings):
         window: number of rounds that `buffer=rolling` keeps.
         corpus_fraction: fraction of a round's pairs that come from the corpus. This is the hybrid setting of
             arXiv:2312.11456, in which labelled pairs limit the effect of errors of the learned reward. 0 trains on own
-            responses only.
+            responses only. If the corpus is too small, all its pairs are used, and the run notes the fraction.
         updates_per_pair: optimiser steps per round = updates_per_pair × (prompts_per_round + corpus pairs) /
             batch_size.
         reference_share: τ/η of inpo in (0, 1]: weight of the reference in its anchor; the rest is the policy at the

@@ -95,9 +95,13 @@ class CriteriaRewardMaking:
 
 
 def in_gold_order(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs (with gold in their meta) with the response of higher gold as the chosen one, without ties."""
+    """Return the pairs with the response of higher gold as the chosen one, without ties and pairs without gold (NaN).
+
+    Args:
+        pairs: pairs with `gold_chosen` and `gold_rejected` in their meta.
+    """
     gaps = [(pair, pair.meta["gold_chosen"] - pair.meta["gold_rejected"]) for pair in pairs]
-    return [pair if gap > 0 else Pair(pair.prompt, pair.rejected, pair.chosen) for pair, gap in gaps if gap]
+    return [pair if gap > 0 else Pair(pair.prompt, pair.rejected, pair.chosen) for pair, gap in gaps if abs(gap) > 0]
 
 
 def measure_pairs(criteria: CriteriaSet, pairs: Sequence[Pair]) -> FloatArray:
