@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -13,12 +14,10 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import write_json
 from rlhf_lab.core.yaml_files import parse_yaml
-from rlhf_lab.packs.code.sandbox.groups import has_groups
-from rlhf_lab.packs.code.sandbox.levels import LEVELS, NO_GROUP, STAYS_OPEN, WITH_GROUP
-from rlhf_lab.packs.code.sandbox.outcome import Level
-from rlhf_lab.packs.code.sandbox.probes.table import ProbeResult, cost, probe_level
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
-from rlhf_lab.packs.code.sandbox.settings import Sandboxing
+
+if TYPE_CHECKING:
+    from rlhf_lab.packs.code.sandbox.outcome import Level
+    from rlhf_lab.packs.code.sandbox.probes.table import ProbeResult
 
 OPTIONS = ("probes", "level", "to")
 
@@ -30,6 +29,13 @@ def sandbox_command(arguments: Sequence[str]) -> None:
     working level (or the level of `level`) with programs that try to escape, and prints what stopped them. It takes two
     minutes. `to` is a JSON file for the same results.
     """
+    # Imported here because the functions of all sub-commands are imported at every start.
+    from rlhf_lab.packs.code.sandbox.groups import has_groups
+    from rlhf_lab.packs.code.sandbox.levels import LEVELS, NO_GROUP, WITH_GROUP
+    from rlhf_lab.packs.code.sandbox.probes.table import cost, probe_level
+    from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
+    from rlhf_lab.packs.code.sandbox.settings import Sandboxing
+
     options = dict(item.partition("=")[::2] for item in arguments)
     if unknown := [name for name in options if name not in OPTIONS]:
         raise ConfigError([f"{name} is not an option of sandbox{did_you_mean(name, OPTIONS)}" for name in unknown])
@@ -73,6 +79,8 @@ def sandbox_command(arguments: Sequence[str]) -> None:
 
 
 def _levels_table(reasons: dict[Level, str], costs: dict[Level, tuple[float, float]]) -> Table:
+    from rlhf_lab.packs.code.sandbox.levels import STAYS_OPEN
+
     table = Table(title="levels of isolation", title_justify="left")
     for name in ("level", "works", "ms per run", "CPU ms per run", "does not stop"):
         table.add_column(name, overflow="fold")
