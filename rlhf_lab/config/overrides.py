@@ -95,13 +95,13 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def set_value(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key like an override. It must exist except below `ADDED`; mappings are merged.
+def set_value(values: dict[str, Any], key: str, value: Any, *, adds: bool = False) -> None:
+    """Set a dotted key like an override. It must exist except below `ADDED` or with `adds`; mappings are merged.
 
-    Raise KeyError for a key that does not exist.
+    Raise KeyError for a key that does not exist, or that is below a value.
     """
     *path, last = key.split(".")
-    is_added = key.startswith(ADDED)
+    is_added = adds or key.startswith(ADDED)
     node: Any = values
     for name in path:
         if is_added and isinstance(node, dict):

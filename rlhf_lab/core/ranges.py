@@ -34,10 +34,8 @@ MAPPINGS = (dict, Mapping)
 class Range:
     """Condition on a value.
 
-    Class attributes:
+    Attributes:
         text: the range in words that continue "must be".
-
-    Args:
         hint: meaning of a bound, or what to write instead; appended to the message.
     """
 

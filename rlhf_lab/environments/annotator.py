@@ -25,12 +25,19 @@ BIAS_CAP = 2
 
 @dataclass(frozen=True)
 class Annotator:
-    """Parameters of the annotator. The settings of the data source have tested values."""
+    """Parameters of the annotator. The settings of the data source have tested values.
 
-    length_bias: float  # gold points per 10 words
-    affirmation_bias: float  # gold points per affirmation; up to `BIAS_CAP` count
-    closing_bias: float  # gold points per closing offer; up to `BIAS_CAP` count
-    temperature: float  # noise in gold points; 0 always chooses the side with more appeal, and ties are a coin toss
+    Attributes:
+        length_bias: gold points per 10 words.
+        affirmation_bias: gold points per affirmation; up to `BIAS_CAP` count.
+        closing_bias: gold points per closing offer; up to `BIAS_CAP` count.
+        temperature: noise in gold points; 0 always chooses the side with more appeal, and ties are a coin toss.
+    """
+
+    length_bias: float
+    affirmation_bias: float
+    closing_bias: float
+    temperature: float
 
     def appeal(
         self, gold: FloatArray, *, words: FloatArray, affirmations: FloatArray, closings: FloatArray

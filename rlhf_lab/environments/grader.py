@@ -30,15 +30,21 @@ class SimulatedGrader:
     """Parameters of the judge, in points of the 1…5 scale. The settings of the data source have tested values.
 
     The defaults here are those of a perfect judge, whose grades are the true criteria.
+
+    Attributes:
+        noise: standard deviation of the error of each criterion; the errors of the criteria are independent.
+        halo: fraction by which each criterion moves towards the judge's mean impression of the response; with 1, all
+            criteria get the same grade.
+        leniency: points added to every grade.
+        length_bias: points added to every grade per 10 words of the response.
+        whole_points: round to integer points.
     """
 
-    noise: float = 0.0  # standard deviation of the error of each criterion; the errors of the criteria are independent
-    # fraction by which each criterion moves towards the judge's mean impression of the response; with 1, all criteria
-    # get the same grade
+    noise: float = 0.0
     halo: float = 0.0
-    leniency: float = 0.0  # points added to every grade
-    length_bias: float = 0.0  # points added to every grade per 10 words of the response
-    whole_points: bool = False  # round to integer points
+    leniency: float = 0.0
+    length_bias: float = 0.0
+    whole_points: bool = False
 
     def grades(self, true_NC: FloatArray, *, words: FloatArray, errors_NC: FloatArray) -> FloatArray:
         """Return grades within 1…5, (N, C), of responses with these true criteria.

@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from rlhf_lab.config import check, registry, schema
+from rlhf_lab.config.overrides import set_value
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.yaml_files import read_mapping
 from rlhf_lab.evaluations.rescoring import label_of
@@ -44,8 +45,11 @@ def weightings(directory: str | Path, overrides: Sequence[str]) -> tuple[dict[st
         if key == WEIGHTS:
             weights.append(value)
         elif key.startswith(REWARD):
-            _set_dotted(values, key, value)
             changes.append(f"{key.removeprefix(REWARD)}={value}")
+            try:
+                set_value(values, key, value, adds=True)  # the check of the config knows which keys exist
+            except KeyError:
+                problems.append(f"{key} is not a setting: {key.rpartition('.')[0]} has no settings")
         elif key.startswith(ALGORITHM) and key != "algorithm.weightings":
             options[key.removeprefix(ALGORITHM)] = value
         else:
@@ -80,16 +84,3 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
             f"{', '.join(swept)}: several weightings are separate arguments; put a space between two of them"
         )
     return [(item.key_or_group, item.value()) for item in parsed]
-
-
-def _set_dotted(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested mappings. Missing parents are created, because a later check rejects unknown keys.
-
-    Raise ConfigError for a key below a setting that is no mapping.
-    """
-    *parents, leaf = key.split(".")
-    for name in parents:
-        values = values.setdefault(name, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"{key} is not a setting: {name}={values} has no settings")
-    values[leaf] = value

@@ -15,13 +15,20 @@ from rlhf_lab.gates.verdicts import CheckVerdict, decide, require_directions
 
 @dataclass(frozen=True)
 class Decision:
-    """The gate's decision on a run."""
+    """The gate's decision on a run.
+
+    Attributes:
+        run: directory of the gated run.
+        accepted: the run that it was compared with; "" if there is none.
+        verdicts: one verdict per check.
+        registered: the register that the run was added to; None if it was not added.
+    """
 
     suite: Suite
-    run: Path  # directory of the gated run
-    accepted: str  # the run that it was compared with; "" if there is none
-    verdicts: list[CheckVerdict]  # one verdict per check
-    registered: Path | None = None  # the register that the run was added to; None if it was not added
+    run: Path
+    accepted: str
+    verdicts: list[CheckVerdict]
+    registered: Path | None = None
 
     @property
     def undecided(self) -> list[CheckVerdict]:

@@ -29,29 +29,41 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class SuiteCheck:
-    """One requirement of a suite, and the metric that it is about."""
+    """One requirement of a suite, and the metric that it is about.
+
+    Attributes:
+        demand: bounds and comparison.
+        role: role in `needs` of the gated run whose directory has the metric; "" is the gated run itself.
+        policy: policy of the metric; "" is the gated policy if `role` is set, else the run's own.
+        version: digest of the suite's golden set or task; "" if the check has none.
+    """
 
     name: str
     metric: str
-    demand: Demand  # bounds and comparison
-    role: str = ""  # role in `needs` of the gated run whose directory has the metric; "" is the gated run itself
-    policy: str = ""  # policy of the metric; "" is the gated policy if `role` is set, else the run's own
-    version: str = ""  # digest of the suite's golden set or task; "" if the check has none
+    demand: Demand
+    role: str = ""
+    policy: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Values of a run in a check."""
+    """Values of a run in a check.
+
+    Attributes:
+        outcomes: prompt → values of its responses; empty if the run has the estimate only.
+        version: digest of the golden set or task that was used; "" if the run does not state it.
+        clusters: prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster.
+        unit: noun of a cluster, such as "prompt" or "template".
+        scale: identifier of the reward, the source of gold and the reference policy that the values depend on; "" if
+            there are none or they are not known.
+    """
 
     estimate: Estimate
-    # prompt → values of its responses; empty if the run has the estimate only
     outcomes: Mapping[str, list[float]] = field(default_factory=dict)
-    version: str = ""  # digest of the golden set or task that was used; "" if the run does not state it
-    # prompt → cluster, for runs whose prompts are not independent; empty if every prompt is a cluster
+    version: str = ""
     clusters: Mapping[str, str] = field(default_factory=dict)
-    unit: str = "prompt"  # noun of a cluster, such as "prompt" or "template"
-    # identifier of the reward, the source of gold and the reference policy that the values depend on; "" if there are
-    # none or they are not known
+    unit: str = "prompt"
     scale: str = ""
 
     def to_dict(self) -> dict[str, Any]:

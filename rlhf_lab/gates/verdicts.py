@@ -34,20 +34,31 @@ ALIKE = 0.9
 
 @dataclass(frozen=True)
 class CheckVerdict:
-    """A decided check."""
+    """A decided check.
+
+    Attributes:
+        value, accepted: estimates of the candidate and of the accepted run; `accepted` is None without an accepted run.
+        gain: candidate − accepted, positive if the candidate is better.
+        p_worse: adjusted p-value of "worse by more than the margin"; NaN without a comparison.
+        p_not_worse: p-value of "not worse by more than the margin"; NaN without a comparison.
+        state: `pass`, `below bound`, `regression` and `unscored` (these three fail), or `undecided`.
+        words: reason for the state.
+        remarks: limitations of the comparison, in words.
+        unit: noun of the independent unit of the comparison, such as "prompt".
+        incomparable: reason why the values cannot be compared; "" if they can.
+    """
 
     check: SuiteCheck
-    # estimate of the candidate and of the accepted run; None without an accepted run
     value: Estimate
     accepted: Estimate | None = None
-    gain: Comparison | None = None  # candidate − accepted, positive if the candidate is better
-    p_worse: float = math.nan  # adjusted p-value of "worse by more than the margin"; NaN without a comparison
-    p_not_worse: float = math.nan  # p-value of "not worse by more than the margin"; NaN without a comparison
-    state: str = "pass"  # `pass`, `below bound`, `regression` and `unscored` (these three fail), or `undecided`
-    words: str = ""  # reason for the state
-    remarks: tuple[str, ...] = ()  # limitations of the comparison, in words
-    unit: str = "prompt"  # noun of the independent unit of the comparison, such as "prompt"
-    incomparable: str = ""  # reason why the values cannot be compared; "" if they can
+    gain: Comparison | None = None
+    p_worse: float = math.nan
+    p_not_worse: float = math.nan
+    state: str = "pass"
+    words: str = ""
+    remarks: tuple[str, ...] = ()
+    unit: str = "prompt"
+    incomparable: str = ""
 
     @property
     def failed(self) -> bool:

@@ -73,7 +73,7 @@ class State:
 class Training:
     """Settings of the training of a model.
 
-    Args:
+    Attributes:
         precision: dtype of the forward pass.
         optimizer: `adamw`, or `muon` for hidden matrices with AdamW for all other parameters.
         rank: rank of a LoRA adapter; 0 trains all parameters.

@@ -29,11 +29,9 @@ Row = tuple[list[int], list[int]]
 class Encoder:
     """Wrapper of a Hugging Face tokenizer.
 
-    Args:
+    Attributes:
         to_conversation: function from a transcript to (messages, tools). If set, prompts use the chat template.
         more_stop_ids: additional tokens that end a response, such as those of the model's generation_config.
-
-    Attributes:
         eos_id: token that ends a response in training data; with a chat template, the one that ends its turns.
         stop_ids: all tokens that end a sampled response, `eos_id` first.
         counts: number of occurrences of each encoding event: rows, truncated responses, truncated prompts.

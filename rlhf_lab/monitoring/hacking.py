@@ -110,7 +110,7 @@ class Cusum:
 
     S⁺ = max(0, S⁺ + (x̄ − mean − tolerance·|mean|)/noise − k), S⁻ likewise downward.
 
-    Args:
+    Attributes:
         tolerance: relative change of the mean that raises no alarm.
         two_sided: True if a decrease also counts.
         threshold: sum above which there is an alarm.

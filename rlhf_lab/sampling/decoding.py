@@ -69,15 +69,13 @@ class Decoding:
     """Decodes responses to a list of prompts until every row has finished.
 
     Attributes:
-        batch: index in the queue of the row at each position of the batch.
-        live: number of unfinished rows of the batch when this was last checked.
-        asked: number of rows of the batch, including those that are being admitted.
-
-    Args:
         decoder: `Decoder`, `ModelDecoder`, or the decoder of a pack's model family (`models.families`).
         prompts: token ids of each prompt, which has `group` rows: row i belongs to prompt i // group.
         slots: maximum number of tokens that a row adds to its prompt.
         positions: maximum number of tokens of a row with its prompt.
+        batch: index in the queue of the row at each position of the batch.
+        live: number of unfinished rows of the batch when this was last checked.
+        asked: number of rows of the batch, including those that are being admitted.
     """
 
     decoder: Any

@@ -240,7 +240,7 @@ class ResponseReader:
 class Conversations:
     """The environment's side of the episodes of one call of the sampler.
 
-    Args:
+    Attributes:
         open_reader: function from a task to the reader of the responses of a new episode of it.
         seed: seed of the call; an episode's randomness depends on it and on the episode's index.
         max_turns: maximum number of turns of the policy in an episode.

@@ -168,7 +168,7 @@ def test_a_broken_plug_in_is_a_message_and_no_traceback(install, words):
 
 
 def test_a_command_may_not_take_the_words_that_list_commands(monkeypatch):
-    monkeypatch.setattr(table, "named", lambda kind: {"help": "rlhf_lab.packs.code.sandbox.command:sandbox_command"})
+    monkeypatch.setattr(table, "named", lambda kind: {"help": "rlhf_lab.packs.code.commands:sandbox_command"})
     with pytest.raises(ConfigError, match="command help: pack code defines it, but this name lists the commands"):
         table.load_commands()
 

@@ -119,7 +119,7 @@ def test_a_folder_or_policy_that_is_not_there(tmp_path):
 
 def test_weightings_are_typed_one_by_one(tmp_path):
     directory = write(tmp_path)
-    typed = ["reward.weights={bt:1}", "reward.weights={bt:.5,conciseness:.5}", "reward.terms.bt.transform=sigmoid"]
+    typed = ["reward.weights={bt:1}", "reward.weights={bt:.5,conciseness:.5}", "reward.terms.bt={transform:sigmoid}"]
     graphs, settings = weightings(directory, [*typed, "algorithm.choose_from=3"])
     assert list(graphs) == ["1 bt", "0.5 bt + 0.5 conciseness"] and settings.choose_from == 3
     assert all(graph.terms["bt"].transform == "sigmoid" for graph in graphs.values())
@@ -141,13 +141,13 @@ def test_a_changed_reward_is_not_the_saved_one(tmp_path):
 
 def test_all_mistakes_in_weightings_are_told_at_once(tmp_path):
     wrong = ["reward.weights={btt:1}", "reward.weights={bt:0}", "reward.terms.bt.weigth=1", "model=small"]
+    wrong += ["reward.clip.x=1"]
     with pytest.raises(ConfigError) as found:
         weightings(write(tmp_path), wrong)
     text = "\n".join(found.value.problems)
     assert "btt is not one of the terms" in text and "model is not a setting of rescore" in text
     assert "did you mean weight" in text
-    with pytest.raises(ConfigError, match=r"reward\.clip\.x is not a setting: clip=0\.0 has no settings"):
-        weightings(tmp_path, ["reward.clip.x=1"])
+    assert "reward.clip.x is not a setting: reward.clip has no settings" in text
     with pytest.raises(ConfigError, match="separate arguments"):
         weightings(tmp_path, ["reward.weights={bt:1},{bt:2}"])
 

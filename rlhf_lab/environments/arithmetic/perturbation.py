@@ -23,23 +23,30 @@ TRIES = 24
 
 @dataclass(frozen=True, slots=True)
 class Perturbed:
-    """A solution with one wrong step and its consequences."""
+    """A solution with one wrong step and its consequences.
 
-    text: str  # the full solution
-    labels: tuple[int, ...]  # 1 for each unchanged step, 0 for each changed one; the first 0 is the mistake
+    Attributes:
+        labels: 1 for each unchanged step, 0 for each changed one; the first 0 is the mistake.
+    """
+
+    text: str
+    labels: tuple[int, ...]
 
 
 @dataclass
 class _Change:
-    """A planted change of a chain, before the numbers that depend on it are recomputed."""
+    """A planted change of a chain, before the numbers that depend on it are recomputed.
 
-    # calculation → the result that is written instead, whatever its operands are
+    Attributes:
+        results: calculation → the result that is written instead, whatever its operands are.
+        operands: index in `Chain.numbers` → the number that is written instead.
+        operator: (start, end) in the text → the sign that is written instead.
+        signed: index of the calculation whose sign changes, index of the operand before the sign, and the new sign.
+    """
+
     results: dict[int, Fraction] = field(default_factory=dict)
-    # index in `Chain.numbers` → the number that is written instead
     operands: dict[int, Fraction] = field(default_factory=dict)
-    # (start, end) in the text → the sign that is written instead
     operator: dict[tuple[int, int], str] = field(default_factory=dict)
-    # index of the calculation whose sign changes, index of the operand before the sign, and the new sign
     signed: tuple[int, int, str] | None = None
 
 

@@ -52,12 +52,18 @@ class ArithmeticEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """A story. All numbers are non-negative integers."""
+    """A story. All numbers are non-negative integers.
 
-    name: str  # name of the person
-    noun: str  # objects that the person has
-    start: int  # number of objects at the beginning
-    events: tuple[ArithmeticEvent, ...]  # changes of the number, in order; each is one step of the solution
+    Attributes:
+        noun: objects that the person has.
+        start: number of objects at the beginning.
+        events: changes of the number, in order; each is one step of the solution.
+    """
+
+    name: str
+    noun: str
+    start: int
+    events: tuple[ArithmeticEvent, ...]
 
     @cached_property
     def totals(self) -> tuple[int, ...]:

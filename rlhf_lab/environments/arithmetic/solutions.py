@@ -47,26 +47,43 @@ class Slip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SolutionStep:
-    """One step of a response, as it is written."""
+    """One step of a response, as it is written.
 
-    text: str  # line of the step, stripped
-    end: int  # position in the response after the last character of the line, where a process reward model scores it
-    left: int  # first number of "left operation operand = result"
-    operation: str  # sign of the operation
-    operand: int  # second number
-    result: int  # number after the equals sign
-    computes: bool  # True if "left operation operand" equals the result
-    right: bool  # True if it computes and is the step that the problem requires here
+    Attributes:
+        text: line of the step, stripped.
+        end: position in the response after the last character of the line, where a process reward model scores it.
+        left: first number of "left operation operand = result".
+        operand: second number.
+        result: number after the equals sign.
+        computes: True if "left operation operand" equals the result.
+        right: True if it computes and is the step that the problem requires here.
+    """
+
+    text: str
+    end: int
+    left: int
+    operation: str
+    operand: int
+    result: int
+    computes: bool
+    right: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSolution:
-    """A response parsed as the solution of a problem."""
+    """A response parsed as the solution of a problem.
 
-    steps: tuple[SolutionStep, ...]  # lines that are steps, in order
-    answer: str | None  # number after "####", or the one that the lenient method finds, as text; None if there is none
-    correct: bool  # True if the answer is the problem's
-    garbled: tuple[str, ...]  # lines that are neither a step nor the answer, and all lines after the answer
+    Attributes:
+        steps: lines that are steps, in order.
+        answer: number after "####", or the one that the lenient method finds, as text; None if there is none.
+        correct: True if the answer is the problem's.
+        garbled: lines that are neither a step nor the answer, and all lines after the answer.
+    """
+
+    steps: tuple[SolutionStep, ...]
+    answer: str | None
+    correct: bool
+    garbled: tuple[str, ...]
 
     @property
     def labels(self) -> list[int]:

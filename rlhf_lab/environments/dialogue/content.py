@@ -14,27 +14,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Attribute:
-    """Property that every topic of a domain has and that a question can ask for."""
+    """Property that every topic of a domain has and that a question can ask for.
 
-    name: str  # noun, as in "The best NAME for {t} is {v}.", the first surface form of the fact
-    question: str  # question about it, with `{t}`
-    form: str  # second surface form of the fact, with `{t}` and `{v}`
-    detail: str  # actionable sentence that is useful for every value
-    values: tuple[str, ...]  # six candidate values, of which exactly one is right for each topic
+    Attributes:
+        name: noun, as in "The best NAME for {t} is {v}.", the first surface form of the fact.
+        question: question about it, with `{t}`.
+        form: second surface form of the fact, with `{t}` and `{v}`.
+        detail: actionable sentence that is useful for every value.
+        values: six candidate values, of which exactly one is right for each topic.
+    """
+
+    name: str
+    question: str
+    form: str
+    detail: str
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Field of everyday knowledge."""
+    """Field of everyday knowledge.
 
-    topics: tuple[str, ...]  # nouns
-    attributes: tuple[Attribute, ...]  # attributes in order of importance; a broad question asks for the first three
-    broad: str  # broad question, with `{t}`
-    starter: str  # first step for a beginner
-    pointer: str  # source to consult if the answer is unknowable
-    unsafe_requests: tuple[str, ...]  # harmful questions, with `{t}`
-    unsafe_steps: tuple[str, ...]  # sentences that comply with them
-    alternative: str  # safe offer that accompanies a refusal
+    Attributes:
+        topics: nouns.
+        attributes: attributes in order of importance; a broad question asks for the first three.
+        broad: broad question, with `{t}`.
+        starter: first step for a beginner.
+        pointer: source to consult if the answer is unknowable.
+        unsafe_requests: harmful questions, with `{t}`.
+        unsafe_steps: sentences that comply with them.
+        alternative: safe offer that accompanies a refusal.
+    """
+
+    topics: tuple[str, ...]
+    attributes: tuple[Attribute, ...]
+    broad: str
+    starter: str
+    pointer: str
+    unsafe_requests: tuple[str, ...]
+    unsafe_steps: tuple[str, ...]
+    alternative: str
 
 
 def read_attributes(table: str) -> tuple[Attribute, ...]:

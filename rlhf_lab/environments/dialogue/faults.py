@@ -20,12 +20,17 @@ PRINCIPLES = ("complete", "truthful", "humble", "harmless", "relevant", "concise
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of a response."""
+    """One fault of a response.
 
-    principle: str  # one of `PRINCIPLES`
-    reason: str  # description of the fault
-    at: int | None = None  # index of the sentence; None if something is missing
-    # sentence that replaces the wrong one or adds what is missing; None if the sentence is dropped
+    Attributes:
+        principle: one of `PRINCIPLES`.
+        at: index of the sentence; None if something is missing.
+        repair: sentence that replaces the wrong one or adds what is missing; None if the sentence is dropped.
+    """
+
+    principle: str
+    reason: str
+    at: int | None = None
     repair: str | None = None
 
 

@@ -21,17 +21,21 @@ NOWHERE = Topic(-1, -1)
 
 
 class Meaning(NamedTuple):
-    """Meaning of a sentence. Two sentences with the same meaning repeat each other."""
+    """Meaning of a sentence. Two sentences with the same meaning repeat each other.
 
-    # fact, detail, starter, refusal, alternative, hedge, pointer, belief, unsafe, affirmation, filler, closing
+    Attributes:
+        kind: fact, detail, starter, refusal, alternative, hedge, pointer, belief, unsafe, affirmation, filler, closing.
+        topic: topic of the sentence. For a sentence of a domain only `topic.domain` counts. `NOWHERE` if the sentence
+            is common to all domains.
+        which: attribute of a fact or detail; index of the sentence for kinds in which every sentence has a separate
+            meaning (belief, unsafe, affirmation, filler, closing); else 0.
+        value: stated value of a fact, else 0.
+    """
+
     kind: str
-    # topic of the sentence. For a sentence of a domain only `topic.domain` counts. `NOWHERE` if the sentence is
-    # common to all domains
     topic: Topic = NOWHERE
-    # attribute of a fact or detail; index of the sentence for kinds in which every sentence has a separate meaning
-    # (belief, unsafe, affirmation, filler, closing); else 0
     which: int = 0
-    value: int = 0  # stated value of a fact, else 0
+    value: int = 0
 
 
 PADDING = frozenset({"affirmation", "filler", "closing"})

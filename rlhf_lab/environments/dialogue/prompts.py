@@ -32,13 +32,20 @@ SHORT = ("short", "brief")
 
 @dataclass(frozen=True)
 class DialoguePrompt:
-    """A question, and the properties that determine a good response to it."""
+    """A question, and the properties that determine a good response to it.
 
-    text: str  # transcript
-    intent: str  # key of `INTENTS`
-    topic: Topic  # topic of the question
-    asked: tuple[int, ...]  # requested attributes, most important first; empty for unsafe and unknowable prompts
-    constraint: str  # key of `CONSTRAINTS`
+    Attributes:
+        text: transcript.
+        intent: key of `INTENTS`.
+        asked: requested attributes, most important first; empty for unsafe and unknowable prompts.
+        constraint: key of `CONSTRAINTS`.
+    """
+
+    text: str
+    intent: str
+    topic: Topic
+    asked: tuple[int, ...]
+    constraint: str
 
     @property
     def answerable(self) -> bool:

@@ -22,31 +22,52 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ResponseRates:
-    """Probabilities of the generator. q is the latent quality, uniform in (0, 1); v the verbosity, in (0, 1)."""
+    """Probabilities of the generator. q is the latent quality, uniform in (0, 1); v the verbosity, in (0, 1).
 
-    # (a, b): P(a stated fact is right) = a + b·q; a wrong one takes another value uniformly
+    Attributes:
+        right: (a, b): P(a stated fact is right) = a + b·q; a wrong one takes another value uniformly.
+        omit: P(a requested fact is omitted) = rate·(1 − q).
+        off_topic: P(a fact that was not requested is added) = rate·(1 − q).
+        needless_refusal: P(an answerable prompt is refused) = rate·(1 − q).
+        needless_unsafe: P(an unsafe step is added to an answer) = rate·(1 − q).
+        belief: P(an overconfident claim is added to an answer) = rate·(1 − q).
+        repeat: P(a sentence is repeated) = rate·(1 − q).
+        detail: (a, b): P(a stated fact has its detail) = a + b·q.
+        short_detail: factor of the probability of details if the user asks for a short response.
+        starter: (a, b): P(the first step for a beginner) = a + b·q if the prompt requires it.
+        refuse: (a, b): P(refusal of an unsafe prompt) = a + b·q.
+        alternative: (a, b): P(a refusal has the safe alternative) = a + b·q.
+        hedge: (a, b): P(hedge for an unknowable prompt) = a + b·q.
+        pointer: (a, b): P(pointer for an unknowable prompt) = a + b·q.
+        verbosity_power: v = u^power with uniform u; a higher power means fewer verbose candidates.
+        affirm: P(each of up to 2 affirmations) = rate·v.
+        fill: P(each of up to 4 fillers) = rate·v.
+        close: P(each of up to 2 closing offers) = rate·v.
+        corrupt: fraction of candidates that are corrupted.
+        truncate: fraction of corrupted candidates that are cut off instead of having words changed.
+        damage: (low, high): fraction of words that a corruption changes, uniform in this range.
+    """
+
     right: tuple[float, float] = (0.5, 0.48)
-    omit: float = 0.35  # P(a requested fact is omitted) = rate·(1 − q)
-    off_topic: float = 0.30  # P(a fact that was not requested is added) = rate·(1 − q)
-    needless_refusal: float = 0.10  # P(an answerable prompt is refused) = rate·(1 − q)
-    needless_unsafe: float = 0.04  # P(an unsafe step is added to an answer) = rate·(1 − q)
-    belief: float = 0.20  # P(an overconfident claim is added to an answer) = rate·(1 − q)
-    repeat: float = 0.08  # P(a sentence is repeated) = rate·(1 − q)
-    detail: tuple[float, float] = (0.25, 0.5)  # (a, b): P(a stated fact has its detail) = a + b·q
-    short_detail: float = 0.4  # factor of the probability of details if the user asks for a short response
-    # (a, b): P(the first step for a beginner) = a + b·q if the prompt requires it
+    omit: float = 0.35
+    off_topic: float = 0.30
+    needless_refusal: float = 0.10
+    needless_unsafe: float = 0.04
+    belief: float = 0.20
+    repeat: float = 0.08
+    detail: tuple[float, float] = (0.25, 0.5)
+    short_detail: float = 0.4
     starter: tuple[float, float] = (0.2, 0.6)
-    refuse: tuple[float, float] = (0.4, 0.58)  # (a, b): P(refusal of an unsafe prompt) = a + b·q
-    alternative: tuple[float, float] = (0.2, 0.7)  # (a, b): P(a refusal has the safe alternative) = a + b·q
-    hedge: tuple[float, float] = (0.35, 0.6)  # (a, b): P(hedge for an unknowable prompt) = a + b·q
-    pointer: tuple[float, float] = (0.2, 0.7)  # (a, b): P(pointer for an unknowable prompt) = a + b·q
-    verbosity_power: float = 2.0  # v = u^power with uniform u; a higher power means fewer verbose candidates
-    affirm: float = 0.6  # P(each of up to 2 affirmations) = rate·v
-    fill: float = 0.5  # P(each of up to 4 fillers) = rate·v
-    close: float = 0.5  # P(each of up to 2 closing offers) = rate·v
-    corrupt: float = 0.12  # fraction of candidates that are corrupted
-    truncate: float = 0.25  # fraction of corrupted candidates that are cut off instead of having words changed
-    # (low, high): fraction of words that a corruption changes, uniform in this range
+    refuse: tuple[float, float] = (0.4, 0.58)
+    alternative: tuple[float, float] = (0.2, 0.7)
+    hedge: tuple[float, float] = (0.35, 0.6)
+    pointer: tuple[float, float] = (0.2, 0.7)
+    verbosity_power: float = 2.0
+    affirm: float = 0.6
+    fill: float = 0.5
+    close: float = 0.5
+    corrupt: float = 0.12
+    truncate: float = 0.25
     damage: tuple[float, float] = (0.03, 0.2)
 
 

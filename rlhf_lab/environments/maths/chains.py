@@ -43,37 +43,60 @@ class StepOracle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a solution."""
+    """A number of a solution.
 
-    value: Fraction  # absolute value
-    start: int  # position of its first character in the text
-    end: int  # position after its last character
-    source: int | None  # index of the calculation whose result it is; None for a number of the problem
+    Attributes:
+        value: absolute value.
+        start: position of its first character in the text.
+        end: position after its last character.
+        source: index of the calculation whose result it is; None for a number of the problem.
+    """
+
+    value: Fraction
+    start: int
+    end: int
+    source: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Calculation:
-    """One "expression = result"."""
+    """One "expression = result".
 
-    line: int  # index of its step
-    start: int  # position of the first character of the expression in the text
-    end: int  # position after the last character of the expression
-    operands: tuple[int, ...]  # indices in `Chain.numbers` of the expression's numbers
-    # indices of the same numbers in the prose before the expression; empty if the prose does not repeat them
+    Attributes:
+        line: index of its step.
+        start: position of the first character of the expression in the text.
+        end: position after the last character of the expression.
+        operands: indices in `Chain.numbers` of the expression's numbers.
+        copies: indices of the same numbers in the prose before the expression; empty if the prose does not repeat them.
+        result: value as it is written.
+        decimals: number of digits after the point of the written result.
+    """
+
+    line: int
+    start: int
+    end: int
+    operands: tuple[int, ...]
     copies: tuple[int, ...]
-    result: Fraction  # value as it is written
-    decimals: int  # number of digits after the point of the written result
+    result: Fraction
+    decimals: int
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A parsed solution."""
+    """A parsed solution.
 
-    text: str  # the solution
-    lines: tuple[tuple[int, int], ...]  # (start, end) of every step in the text
-    calculations: tuple[Calculation, ...]  # calculations in the order of the text
-    numbers: tuple[Number, ...]  # all numbers of the text, in order
-    unclear: frozenset[int]  # indices of calculations that a number of the text may or may not originate from
+    Attributes:
+        lines: (start, end) of every step in the text.
+        calculations: calculations in the order of the text.
+        numbers: all numbers of the text, in order.
+        unclear: indices of calculations that a number of the text may or may not originate from.
+    """
+
+    text: str
+    lines: tuple[tuple[int, int], ...]
+    calculations: tuple[Calculation, ...]
+    numbers: tuple[Number, ...]
+    unclear: frozenset[int]
 
     def computes(self, index: int) -> bool:
         """Return True if a calculation's own operands give its result, up to the digits that are written."""

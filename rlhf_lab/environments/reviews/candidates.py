@@ -25,21 +25,36 @@ class CommentRates:
     """Probabilities of errors. q is the quality, uniform in 0…1; v the verbosity, the square of a uniform number.
 
     A pair of numbers (a, b) is the probability a + b·q.
+
+    Attributes:
+        finds: a defect is mentioned.
+        right_kind: a mentioned defect has the right kind.
+        right_line: a mentioned defect has the right line.
+        fixes: a mentioned defect comes with a repair.
+        right_fix: the repair is the right one.
+        false_alarm: a defect that does not exist is mentioned.
+        approves: a change without a defect is approved.
+        approves_wrongly: a change with a defect is approved, if none was mentioned.
+        praise: each of at most two sentences of praise, × v.
+        nit: each of up to two nit-picks, × v.
+        vague: each of up to two vague sentences, × v.
+        confident: each of up to two confident sentences, × v.
+        garbled: words are dropped or replaced by other ones, independent of q.
     """
 
-    finds: tuple[float, float] = (0.35, 0.55)  # a defect is mentioned
-    right_kind: tuple[float, float] = (0.55, 0.43)  # a mentioned defect has the right kind
-    right_line: tuple[float, float] = (0.65, 0.33)  # a mentioned defect has the right line
-    fixes: tuple[float, float] = (0.3, 0.5)  # a mentioned defect comes with a repair
-    right_fix: tuple[float, float] = (0.45, 0.5)  # the repair is the right one
-    false_alarm: tuple[float, float] = (0.25, -0.25)  # a defect that does not exist is mentioned
-    approves: tuple[float, float] = (0.4, 0.55)  # a change without a defect is approved
-    approves_wrongly: tuple[float, float] = (0.6, -0.2)  # a change with a defect is approved, if none was mentioned
-    praise: float = 0.5  # each of at most two sentences of praise, × v
-    nit: float = 0.5  # each of up to two nit-picks, × v
-    vague: float = 0.5  # each of up to two vague sentences, × v
-    confident: float = 0.6  # each of up to two confident sentences, × v
-    garbled: float = 0.08  # words are dropped or replaced by other ones, independent of q
+    finds: tuple[float, float] = (0.35, 0.55)
+    right_kind: tuple[float, float] = (0.55, 0.43)
+    right_line: tuple[float, float] = (0.65, 0.33)
+    fixes: tuple[float, float] = (0.3, 0.5)
+    right_fix: tuple[float, float] = (0.45, 0.5)
+    false_alarm: tuple[float, float] = (0.25, -0.25)
+    approves: tuple[float, float] = (0.4, 0.55)
+    approves_wrongly: tuple[float, float] = (0.6, -0.2)
+    praise: float = 0.5
+    nit: float = 0.5
+    vague: float = 0.5
+    confident: float = 0.6
+    garbled: float = 0.08
 
 
 Chance = Callable[[tuple[float, float]], bool]

@@ -47,11 +47,17 @@ MIN_LINES, MAX_LINES = 3, 6
 
 
 class Defect(NamedTuple):
-    """A defect of a change."""
+    """A defect of a change.
 
-    line: int  # line number, from 1
-    kind: str  # one of `KINDS`
-    name: str = ""  # name in its fix: the variable to use or to check, the resource to close; else empty
+    Attributes:
+        line: line number, from 1.
+        kind: one of `KINDS`.
+        name: name in its fix: the variable to use or to check, the resource to close; else empty.
+    """
+
+    line: int
+    kind: str
+    name: str = ""
 
 
 @dataclass(frozen=True)

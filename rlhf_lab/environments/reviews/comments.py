@@ -43,18 +43,30 @@ CONFIDENT = ("I am sure about this", "There is no doubt about it", "Trust me on 
 
 @dataclass(frozen=True)
 class Comment:
-    """Content of a text as a comment, independent of a change. Numbers are counts of sentences."""
+    """Content of a text as a comment, independent of a change. Numbers are counts of sentences.
 
-    findings: tuple[Defect, ...]  # lines and kinds of the defects that it names, in order
-    fixes: tuple[Defect, ...]  # lines, kinds and names of the fixes that it requests, in order
-    approvals: int  # sentences of `APPROVALS`
-    praise: int  # sentences of `PRAISE`
-    vague: int  # sentences of `VAGUE`
-    confident: int  # sentences of `CONFIDENT`
-    nits: tuple[int, ...]  # lines of its nit-picks
-    garbled: int  # sentences that are in no list
-    repeats: int  # sentences that occurred earlier in the text
-    words: int  # number of words of the text
+    Attributes:
+        findings: lines and kinds of the defects that it names, in order.
+        fixes: lines, kinds and names of the fixes that it requests, in order.
+        approvals: sentences of `APPROVALS`.
+        praise: sentences of `PRAISE`.
+        vague: sentences of `VAGUE`.
+        confident: sentences of `CONFIDENT`.
+        nits: lines of its nit-picks.
+        garbled: sentences that are in no list.
+        repeats: sentences that occurred earlier in the text.
+    """
+
+    findings: tuple[Defect, ...]
+    fixes: tuple[Defect, ...]
+    approvals: int
+    praise: int
+    vague: int
+    confident: int
+    nits: tuple[int, ...]
+    garbled: int
+    repeats: int
+    words: int
 
     @property
     def sentences(self) -> int:

@@ -17,37 +17,66 @@ VERBOSE_FROM = 3
 
 @dataclass(frozen=True)
 class ReviewGoldWeights:
-    """Coefficients of the gold reward, in gold points."""
+    """Coefficients of the gold reward, in gold points.
 
-    located: float = 0.6  # for the fraction of defects whose line is named
-    named: float = 1.0  # for the fraction of defects whose line and kind are named
-    fixed: float = 1.2  # for the fraction of defects that are fixed
-    approved: float = 2.0  # for approving a change without a defect
-    approved_wrongly: float = -1.0  # for approving a change with a defect
-    false_alarm: float = -0.8  # for each named defect that does not exist, even if its line has another one
-    wrong_fix: float = -0.4  # for each fix that fixes nothing
-    nit: float = -0.15  # for each nit-pick
-    praise: float = -0.1  # for each sentence of praise
-    vague: float = -0.25  # for each vague sentence
-    confident: float = -0.1  # for each confident sentence
-    repeat: float = -0.5  # for each repeated sentence
-    garble: float = -0.9  # for each unreadable sentence
-    empty: float = -2.0  # for a comment without a word, instead of everything else
-    limit: int = 30  # number of words without cost
-    per_10_words: float = -0.15  # for each ten words over the limit, in proportion
+    Attributes:
+        located: for the fraction of defects whose line is named.
+        named: for the fraction of defects whose line and kind are named.
+        fixed: for the fraction of defects that are fixed.
+        approved: for approving a change without a defect.
+        approved_wrongly: for approving a change with a defect.
+        false_alarm: for each named defect that does not exist, even if its line has another one.
+        wrong_fix: for each fix that fixes nothing.
+        nit: for each nit-pick.
+        praise: for each sentence of praise.
+        vague: for each vague sentence.
+        confident: for each confident sentence.
+        repeat: for each repeated sentence.
+        garble: for each unreadable sentence.
+        empty: for a comment without a word, instead of everything else.
+        limit: number of words without cost.
+        per_10_words: for each ten words over the limit, in proportion.
+    """
+
+    located: float = 0.6
+    named: float = 1.0
+    fixed: float = 1.2
+    approved: float = 2.0
+    approved_wrongly: float = -1.0
+    false_alarm: float = -0.8
+    wrong_fix: float = -0.4
+    nit: float = -0.15
+    praise: float = -0.1
+    vague: float = -0.25
+    confident: float = -0.1
+    repeat: float = -0.5
+    garble: float = -0.9
+    empty: float = -2.0
+    limit: int = 30
+    per_10_words: float = -0.15
 
 
 @dataclass(frozen=True)
 class CommentReading:
-    """A comment compared with a change. Fractions refer to the defects of the change; they are 0 if it has none."""
+    """A comment compared with a change. Fractions refer to the defects of the change; they are 0 if it has none.
 
-    located: float  # fraction of defects whose line is named, 0…1
-    named: float  # fraction of defects whose line and kind are named, 0…1
-    fixed: float  # fraction of defects that are fixed, 0…1
-    false_alarms: int  # number of named defects that do not exist
-    wrong_fixes: int  # number of fixes that fix nothing
-    approved: int  # 1 if a change without a defect is approved and no defect is claimed, else 0
-    approved_wrongly: int  # 1 if a change with a defect is approved, else 0
+    Attributes:
+        located: fraction of defects whose line is named, 0…1.
+        named: fraction of defects whose line and kind are named, 0…1.
+        fixed: fraction of defects that are fixed, 0…1.
+        false_alarms: number of named defects that do not exist.
+        wrong_fixes: number of fixes that fix nothing.
+        approved: 1 if a change without a defect is approved and no defect is claimed, else 0.
+        approved_wrongly: 1 if a change with a defect is approved, else 0.
+    """
+
+    located: float
+    named: float
+    fixed: float
+    false_alarms: int
+    wrong_fixes: int
+    approved: int
+    approved_wrongly: int
 
 
 def judge(change: Change, comment: Comment) -> CommentReading:

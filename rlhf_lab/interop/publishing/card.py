@@ -37,13 +37,20 @@ policies."""
 
 @dataclass(frozen=True)
 class View:
-    """Data for a card."""
+    """Data for a card.
 
-    request: PublishRequest  # the request to publish the model
-    provenance: PublishedModel  # the run and the runs before it
-    despite: Sequence[str]  # reasons against publishing that the user accepted
-    gated: Decision | None  # decision of a suite about the run; None if no suite was named
-    distance: float = 0.0  # maximum difference from the saved model on one row of tokens
+    Attributes:
+        provenance: the run and the runs before it.
+        despite: reasons against publishing that the user accepted.
+        gated: decision of a suite about the run; None if no suite was named.
+        distance: maximum difference from the saved model on one row of tokens.
+    """
+
+    request: PublishRequest
+    provenance: PublishedModel
+    despite: Sequence[str]
+    gated: Decision | None
+    distance: float = 0.0
 
     @property
     def base_id(self) -> str:

@@ -27,18 +27,30 @@ Dtype = Literal["saved", "bfloat16"]
 
 @dataclass(frozen=True)
 class PublishRequest:
-    """Request to publish a model."""
+    """Request to publish a model.
 
-    run: str  # the run, as the user named it
-    to: str  # a directory that does not exist yet, or `hub:OWNER/NAME`
-    dtype: Dtype = "saved"  # dtype of the published weights
-    adapter: bool = False  # True to publish only the adapter
-    base: str = ""  # hub id of the base, if the run has it as a local directory
-    despite: Sequence[str] = ()  # accepted reasons against publishing, names of `refusals.DESPITE`
-    public: bool = False  # True if a hub repository may be public
-    license: str = ""  # identifier of the license on the hub; empty for none
-    gate: str = ""  # a suite that the run has to pass; empty for none
-    gate_run: str = ""  # the run that evaluated the model for the gate; empty means the run itself
+    Attributes:
+        run: the run, as the user named it.
+        to: a directory that does not exist yet, or `hub:OWNER/NAME`.
+        adapter: True to publish only the adapter.
+        base: hub id of the base, if the run has it as a local directory.
+        despite: accepted reasons against publishing, names of `refusals.DESPITE`.
+        public: True if a hub repository may be public.
+        license: identifier of the license on the hub; empty for none.
+        gate: a suite that the run has to pass; empty for none.
+        gate_run: the run that evaluated the model for the gate; empty means the run itself.
+    """
+
+    run: str
+    to: str
+    dtype: Dtype = "saved"
+    adapter: bool = False
+    base: str = ""
+    despite: Sequence[str] = ()
+    public: bool = False
+    license: str = ""
+    gate: str = ""
+    gate_run: str = ""
 
     @property
     def on_hub(self) -> bool:
@@ -52,10 +64,15 @@ class PublishRequest:
 
 @dataclass(frozen=True)
 class Base:
-    """Starting point of the first stage of a chain."""
+    """Starting point of the first stage of a chain.
 
-    hub_id: str  # `owner/name`; empty for a local directory or a model from scratch
-    words: str  # description for a sentence, with revision or identity
+    Attributes:
+        hub_id: `owner/name`; empty for a local directory or a model from scratch.
+        words: description for a sentence, with revision or identity.
+    """
+
+    hub_id: str
+    words: str
 
 
 class PublishedModel:

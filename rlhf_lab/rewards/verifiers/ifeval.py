@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.rewards.verifiers.instructions import ABOUT_LANGUAGE, INSTRUCTIONS, RELATIONS, detector
 from rlhf_lab.rewards.verifiers.settings import IFEval
 from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierTermReward, VerifierVerdict, term_reward
-from rlhf_lab.training.run import Run
+
+if TYPE_CHECKING:
+    from rlhf_lab.training.run import Run
 
 Instruction = tuple[str, Mapping[str, Any]]
 """(id, arguments)"""

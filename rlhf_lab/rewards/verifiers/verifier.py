@@ -13,14 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.statistics.estimates import floats
-from rlhf_lab.training.run import Run
+
+if TYPE_CHECKING:  # this module imports torch, and reading data with a verifier must not
+    from rlhf_lab.training.run import Run
 
 GradedTriple = tuple[Mapping[str, Any], str, str]
 """(metadata of the row, prompt, response)."""

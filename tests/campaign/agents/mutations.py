@@ -2,119 +2,71 @@
 
 from __future__ import annotations
 
-from anchors import Mutant
+from anchors import read_mutants
 
-MUTANTS = (
-    Mutant(
-        "busy_tool_without_luck_of_its_own",
-        "flaky.run",
-        "f'{seed}/{tool.name}/{calls}'",
-        "f'{seed}/{tool.name}'",
-        "a busy tool is busy for ever, so that calling it again never helps",
-    ),
-    Mutant(
-        "matched_calls_not_one_to_one",
-        "call_scores._score",
-        "round(best_pairing(same_ME))",
-        "round(float(same_ME.max(axis=1, initial=0.0).sum())) if same_ME.size else 0",
-        "the same call made ten times is ten right calls",
-    ),
-    Mutant(
-        "retries_count_against_an_agent",
-        "without_retries",
-        "key in worked_later",
-        "key not in worked_later",
-        "calls that a busy tool made necessary count, and calls that never worked do not",
-    ),
-    Mutant(
-        "gaia_number_keeps_its_commas",
-        "DROPPED_FROM_NUMBERS",
-        "str.maketrans('', '', '$%,')",
-        "str.maketrans('', '', '$%')",
-        "an answer of 1,000 is wrong where 1000 is right",
-    ),
-    Mutant(
-        "gaia_list_prefix_is_right",
-        "official._same_list",
-        "len(answers) != len(golds)",
-        "len(answers) < len(golds)",
-        "a list with more elements than the right one is right",
-    ),
-    Mutant(
-        "gaia_list_elements_without_punctuation",
-        "official._same_element",
-        "_plain(answer) == _plain(gold)",
-        "_plain(answer).translate(PUNCTUATION) == _plain(gold).translate(PUNCTUATION)",
-        "scores are above those of the leaderboard",
-    ),
-    Mutant(
-        "redirects_unchecked",
-        "_CheckedRedirect.redirect_request",
-        "_check_address(newurl, self._allow_private)",
-        "newurl",
-        "a page of the web leads an agent to services of this machine",
-    ),
-    Mutant(
-        "attempts_known_without_facts",
-        "question_content",
-        "dict(question.task.facts)",
-        "{}",
-        "a resumed benchmark takes attempts whose right answer has changed since",
-    ),
-    Mutant(
-        "attempts_known_without_draw",
-        "plan_attempts",
-        "{'task': question_content(question, tools), 'draw': draw, 'seed': seed}",
-        "{'task': question_content(question, tools), 'seed': seed}",
-        "several attempts at a task are one attempt counted several times",
-    ),
-    Mutant(
-        "repeated_words_once",
-        "token_f1",
-        "(answered & wanted).total()",
-        "len(answered & wanted)",
-        "answers with repeated words score too low",
-    ),
-    Mutant(
-        "refusals_are_answers",
-        "answer_scores.score_answer",
-        "is_refusal(answer) and (not is_refusal(facts['answer']))",
-        "False",
-        "an agent that says it could not find 12 is right when the answer is 12",
-    ),
-    Mutant(
-        "agents_units_upside_down",
-        "quantities.in_unit",
-        "quantity.value * stated[1] / wanted[1]",
-        "quantity.value * wanted[1] / stated[1]",
-        "an agent that answers in another unit than the task's is wrong",
-    ),
-    Mutant(
-        "unknown_programs_fail",
-        "code_bench.pass_at",
-        "column(rows_of_task, 'success')",
-        "np.nan_to_num(column(rows_of_task, 'success'))",
-        "programs that nobody could grade count as failed",
-    ),
-    Mutant(
-        "contaminated_tasks_kept",
-        "TrajectoryMaker.row_of",
-        "task.prompt in self.heldout",
-        "task.prompt in ()",
-        "attempts at test tasks become training data",
-    ),
-    Mutant(
-        "longest_attempt_recorded",
-        "TrajectoryMaker._row",
-        "lambda attempt: (not attempt.finished, attempt.turns)",
-        "lambda attempt: (not attempt.finished, -attempt.turns)",
-        "imitation learns detours",
-    ),
-    Mutant(
-        "truncated_attempts_succeed",
-        "sampled_attempt",
-        "success if episode.finished or success is None else 0.0",
-        "success",
-        "attempts that were cut off are imitated",
-    ),
-)
+MUTANTS = read_mutants("""
+busy_tool_without_luck_of_its_own in flaky.run
+    a busy tool is busy for ever, so that calling it again never helps
+    - f'{seed}/{tool.name}/{calls}'
+    + f'{seed}/{tool.name}'
+matched_calls_not_one_to_one in call_scores._score
+    the same call made ten times is ten right calls
+    - round(best_pairing(same_ME))
+    + round(float(same_ME.max(axis=1, initial=0.0).sum())) if same_ME.size else 0
+retries_count_against_an_agent in without_retries
+    calls that a busy tool made necessary count, and calls that never worked do not
+    - key in worked_later
+    + key not in worked_later
+gaia_number_keeps_its_commas in DROPPED_FROM_NUMBERS
+    an answer of 1,000 is wrong where 1000 is right
+    - str.maketrans('', '', '$%,')
+    + str.maketrans('', '', '$%')
+gaia_list_prefix_is_right in official._same_list
+    a list with more elements than the right one is right
+    - len(answers) != len(golds)
+    + len(answers) < len(golds)
+gaia_list_elements_without_punctuation in official._same_element
+    scores are above those of the leaderboard
+    - _plain(answer) == _plain(gold)
+    + _plain(answer).translate(PUNCTUATION) == _plain(gold).translate(PUNCTUATION)
+redirects_unchecked in _CheckedRedirect.redirect_request
+    a page of the web leads an agent to services of this machine
+    - _check_address(newurl, self._allow_private)
+    + newurl
+attempts_known_without_facts in question_content
+    a resumed benchmark takes attempts whose right answer has changed since
+    - dict(question.task.facts)
+    + {}
+attempts_known_without_draw in plan_attempts
+    several attempts at a task are one attempt counted several times
+    - {'task': question_content(question, tools), 'draw': draw, 'seed': seed}
+    + {'task': question_content(question, tools), 'seed': seed}
+repeated_words_once in token_f1
+    answers with repeated words score too low
+    - (answered & wanted).total()
+    + len(answered & wanted)
+refusals_are_answers in answer_scores.score_answer
+    an agent that says it could not find 12 is right when the answer is 12
+    - is_refusal(answer) and (not is_refusal(facts['answer']))
+    + False
+agents_units_upside_down in quantities.in_unit
+    an agent that answers in another unit than the task's is wrong
+    - quantity.value * stated[1] / wanted[1]
+    + quantity.value * wanted[1] / stated[1]
+unknown_programs_fail in code_bench.pass_at
+    programs that nobody could grade count as failed
+    - column(rows_of_task, 'success')
+    + np.nan_to_num(column(rows_of_task, 'success'))
+contaminated_tasks_kept in TrajectoryMaker.row_of
+    attempts at test tasks become training data
+    - task.prompt in self.heldout
+    + task.prompt in ()
+longest_attempt_recorded in TrajectoryMaker._row
+    imitation learns detours
+    - lambda attempt: (not attempt.finished, attempt.turns)
+    + lambda attempt: (not attempt.finished, -attempt.turns)
+truncated_attempts_succeed in sampled_attempt
+    attempts that were cut off are imitated
+    - success if episode.finished or success is None else 0.0
+    + success
+""")

@@ -13,7 +13,7 @@ from support import ONE_LAYER, SMALL_WORLD, planned, toy_rows, write_pairs
 
 from rlhf_lab.algorithms.reward_models.grades import read_grades
 from rlhf_lab.config import registry
-from rlhf_lab.core.errors import ArtifactError, JudgeUnavailable
+from rlhf_lab.core.errors import ArtifactError, ConfigError, JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.data.file_settings import GradedData
 from rlhf_lab.data.graded import UNGRADED
@@ -131,6 +131,15 @@ def test_pairs_without_grades_any_judge_any_rubric(toy, tmp_path, monkeypatch):
     graded_pairs = [number for number, count in Counter(row["pair"] for row in graded_rows).items() if count == 2]
     assert result["metrics"]["selection/pairs"] == len(graded_pairs) < 54
     assert "correlation/truth" not in result["metrics"]
+
+
+def test_a_reference_that_no_row_has_is_refused(toy, tmp_path, monkeypatch):
+    """A misspelt column graded every response without a reference."""
+    monkeypatch.setattr(grade, "judge_of", lambda run: FakeJudge(counts_words))
+    (tmp_path / "words.yaml").write_text(RUBRIC)
+    rubric = (f"algorithm.rubric={tmp_path / 'words.yaml'}", *SERVED)
+    with pytest.raises(ConfigError, match=r"algorithm\.reference=anser: no row of data=pairs has text in this column"):
+        execute(planned("grade_pairs", *toy, *rubric, "algorithm.reference=anser"))
 
 
 def test_what_has_no_grades_is_left_out_and_counted(toy, tmp_path, monkeypatch):

@@ -137,6 +137,8 @@ def test_the_recipe_on_the_world(tmp_path):
     ensure(stage, 0)
     rows = read_jsonl(stage.directory / "evaluation.jsonl")
     assert len(rows) == 6 * 2 * 2 and {row["turn"] for row in rows} == {1, 2}
+    for first, second in zip(rows[::2], rows[1::2], strict=True):  # of two conversations per question
+        assert quote(first["response"]) in second["prompt"]
     corpus = registry.build("data", stage.config.data)
     for row in rows:
         question = f"\n\nHuman:{row['prompt'].rpartition(chr(10) * 2 + 'Human:')[2]}"

@@ -6,6 +6,8 @@ The problems come from rlhf_lab.packs.code.sandbox.checks.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from support import planned
@@ -45,9 +47,16 @@ def test_a_machine_without_a_sandbox(monkeypatch, tmp_path, recipe, overrides, r
 def test_it_is_found_and_what_it_names_is_there():
     assert PACK in packs()
     references = [*PACK.commands.values(), *PACK.answers.values(), *PACK.preflight, *PACK.code_files, *PACK.doctor]
-    assert {"rlhf_lab.packs.code.sandbox.command:sandbox_command"} <= {*references}
+    assert {"rlhf_lab.packs.code.commands:sandbox_command"} <= {*references}
     for reference in references:
         assert load(reference) is not None, reference
+
+
+def test_other_commands_start_without_the_sandbox():
+    script = (
+        "import sys; from rlhf_lab.cli import table; print([name for name in sys.modules if '.code.sandbox' in name])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout == b"[]\n"
 
 
 def test_the_check_of_the_sandbox_names_the_level_that_works_or_why_none_does(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
-from rlhf_lab.packs.code.sandbox import command, groups, sandbox
+from rlhf_lab.packs.code.sandbox import command
 from rlhf_lab.packs.code.sandbox.probes import reach, table, targets, use
 from rlhf_lab.packs.code.sandbox.probes.candidates import CANDIDATES
 from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
@@ -130,10 +130,10 @@ def test_the_lower_levels_stop_what_they_claim(as_ordinary_user):
 
 
 def test_the_command_says_what_works(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(table, "cost", lambda sandbox, level: (40.0, 30.0))
-    monkeypatch.setattr(groups, "has_groups", lambda limits: False)
-    monkeypatch.setattr(sandbox, "why_not", lambda level: "" if level == "rlimits" else "not here")
-    command.sandbox_command([f"to={tmp_path / 'levels.json'}"])
+    monkeypatch.setattr(command, "cost", lambda sandbox, level: (40.0, 30.0))
+    monkeypatch.setattr(command, "has_groups", lambda limits: False)
+    monkeypatch.setattr(command, "why_not", lambda level: "" if level == "rlimits" else "not here")
+    command.run([f"to={tmp_path / 'levels.json'}"])
     values = read_json(tmp_path / "levels.json")
     assert values["levels"]["rlimits"] == {"works": True, "reason": "", "wall_ms_cpu_ms": [40.0, 30.0]}
     assert values["levels"]["container"]["reason"] == "not here" and values["probes"] == []
@@ -145,4 +145,4 @@ def test_the_command_says_what_works(monkeypatch, tmp_path, capsys):
 def test_wrong_words():
     for word in ("probe=true", "probes=maybe", "level=jail"):
         with pytest.raises(ConfigError):
-            command.sandbox_command([word])
+            command.run([word])

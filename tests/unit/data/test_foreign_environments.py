@@ -254,6 +254,15 @@ def session_of(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> verifiers
     return verifiers.opener(rollouts, timeout_s=5.0)(Task("", ROW), 0)
 
 
+def test_tasks_of_verifiers_are_held_out_once(monkeypatch):
+    rows = [{"prompt": [{"role": "user", "content": f"{number}?"}]} for number in range(40)]
+    monkeypatch.setattr(verifiers, "load", lambda *arguments: None)
+    monkeypatch.setattr(verifiers, "rows_of", lambda library: {"train": rows, "test": []})
+    corpus = environment.build(ForeignEnvironment(style="verifiers", environment="x", test_fraction=0.3))
+    train, test = ({pair.prompt for pair in pairs} for pairs in (corpus.train, corpus.test))
+    assert test and not train & test and len(train | test) == 40
+
+
 def test_a_rollout_of_verifiers_waits_for_the_policy(monkeypatch):
     session = session_of(Rollouts(), monkeypatch)
     assert session.start() == ""

@@ -93,6 +93,8 @@ def test_a_conversation_that_ends_with_its_response_is_no_prompt(prompt, drop):
     assert prompts.parse_row({"prompt": prompt}, PromptsData(path="x")).drop == drop
     if prompt != "\n\nAssistant:":  # a model may speak first, but not answer
         assert verifiable.parse_row({"prompt": prompt, "answer": 1}, Verifiable(path="x")).drop == drop
+        without = verifiable.parse_row({"prompt": prompt, "answer": " "}, Verifiable(path="x"))
+        assert without.drop == (drop or verifiable.EMPTY_ANSWER)
 
 
 def test_a_transcript_keeps_its_turns_in_every_kind_of_prompts():
@@ -291,6 +293,15 @@ def test_no_prompt_or_plain_text_of_a_mix_is_on_both_sides(tmp_path):
     sources = {name: {"kind": "sft", "path": path, "test_fraction": part} for name, part in (("a", 0.2), ("b", 0.5))}
     corpus = build("data", Mix(sources=sources))
     assert corpus.test and not {pair.chosen for pair in corpus.train} & {pair.chosen for pair in corpus.test}
+
+
+def test_the_first_of_two_sources_with_a_prompt_knows_its_answer(tmp_path):
+    sources = {}
+    for name in ("one", "two"):
+        path = write(tmp_path / f"{name}.jsonl", [{"prompt": f"{i}?", "answer": name} for i in range(60)])
+        sources[name] = {"kind": "verifiable", "path": path}
+    corpus = build("data", Mix(sources=sources))
+    assert set(corpus.answers.values()) == {known["answer"] for known in corpus.metadata.values()} == {"one"}
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def test_broken_rows_are_listed_together(tmp_path):
     assert "row 2: broken JSON at column 8 (Expecting ',' delimiter)" in text
     assert "row 3: the row is a list [1, 2]; expected an object" in text
     assert "row 4: byte 8 is 0xff, not UTF-8; save the file as UTF-8" in text
+    assert text.endswith("skip and count them with data.max_bad_rows=3.")
 
 
 def test_bad_rows_up_to_the_limit_are_tolerated(tmp_path):
@@ -100,7 +101,7 @@ def test_bad_rows_up_to_the_limit_are_tolerated(tmp_path):
 def test_reading_stops_when_the_list_is_long_enough(tmp_path):
     text = message(write(tmp_path / "a.jsonl", "[]\n" * 1000), limit=5).replace(str(tmp_path), "")
     assert f"{SHOWN + 5} rows of" in text
-    assert "reading stopped there" in text
+    assert "reading stopped there" in text and text.endswith("data.max_bad_rows=N.")
     assert "rows 1–25: the row is a list []" in text
     assert len(text) < 400
 

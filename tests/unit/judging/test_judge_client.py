@@ -135,6 +135,17 @@ def test_a_storm_meets_one_attempt_at_a_time(server, kind, tmp_path):
     assert_ledger_is_the_servers(client, server, kind)
 
 
+def test_a_storm_that_does_not_end_is_not_hammered(server, kind, tmp_path):
+    client = connect(server.url, kind, tmp_path, parallel=16, retries=3)
+    server.wait_s = 0.02
+    server.always = lambda asked: status(529)
+    with pytest.raises(JudgeUnavailable, match=r"does not answer \(4 attempts\)"):
+        client.complete_many([question(i) for i in range(100)])
+    # a wave of 16, then single attempts, until one of the threads has made its fourth
+    assert len(server.asked) <= 16 * 3 + 1
+    assert client.ledger.counted_usd == 0
+
+
 @pytest.mark.parametrize("fault", [lambda: hang(1.0), reset, malformed, lambda: malformed(b'"hello"')])
 def test_an_attempt_whose_answer_never_came_is_counted_as_lost(server, kind, tmp_path, fault):
     """It may have been charged. A service that keeps no keys charges the repetition too; the budget covers both."""
@@ -203,6 +214,12 @@ def test_a_redirect_is_not_followed_with_the_key(server, kind, tmp_path):
         with pytest.raises(JudgeUnavailable, match="307"):
             connect(server.url, kind, tmp_path).complete_many([question(0)])
         assert other.asked == [] and other.keys == []
+
+
+def test_a_service_that_asks_for_hours_is_not_waited_for(server, kind, tmp_path):
+    server.always = lambda asked: status(429, "daily limit", retry_after="7200")
+    with pytest.raises(JudgeUnavailable, match=r"asks to wait 7200 s: .*daily limit"):
+        connect(server.url, kind, tmp_path).complete_many([question(0)])
 
 
 def test_a_service_that_is_down_and_back(server, kind, tmp_path):
@@ -325,6 +342,15 @@ def test_waiting_for_another_process_is_said(server, kind, tmp_path, monkeypatch
     assert client.complete_many([question(0)])[0].text == "an answer to question 0"
     assert client.ledger.lost == 1
     assert len(output_text) == 1 and "another process is sending the same request" in output_text[0]
+
+
+def test_lost_attempts_count_against_the_budget(server, kind, tmp_path):
+    each = connect(server.url, kind, tmp_path).channel.question(question(0)).reserve_usd
+    client = connect(server.url, kind, tmp_path, budget_usd=2.5 * each, parallel=1, retries=5)
+    server.always = lambda asked: reset()
+    with pytest.raises(BudgetExceeded, match=r"next request, .* 2 requests whose answer never arrived"):
+        client.complete_many([question(0)])
+    assert server.billed_requests == 2
 
 
 def test_the_budget_is_of_the_account_over_all_its_restarts(server, kind, tmp_path):

@@ -12,6 +12,7 @@ from synthetic_judgements import write_rows
 
 from rlhf_lab.core.errors import ConfigError, DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.packs.judging.judges.command import read_words, run
 from rlhf_lab.packs.judging.judges.judgement import Judging, names_of
 from rlhf_lab.packs.judging.judges.judging import (
@@ -103,7 +104,8 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
         '{"prompt": "p", "response": 4}',
         '{"prompt": "p", "response": [{"role": "user", "content": "p"}]}',
     ]
-    path.write_text("\n".join([*rows, '{"messages": [{"role": "user", "content": "hi"}]}', "[]"]) + "\n")
+    unanswered = ['{"messages": [{"role": "user", "content": "hi"}]}', '{"messages": []}']
+    path.write_text("\n".join([*rows, *unanswered, "[]"]) + "\n")
     with pytest.raises(DataError) as caught:
         read_source(path)
     lines = str(caught.value).splitlines()
@@ -114,9 +116,38 @@ def test_every_bad_row_is_named_with_what_is_expected(tmp_path):
         "row 4: column 'response' is a number 4",
         "row 5: column 'response' ends with a message of the role user; expected the assistant's",
         "row 6: column 'messages' must end with the assistant's response",
-        "row 7: is a list []",
+        "row 7: column 'messages' must end with the assistant's response",
+        "row 8: is a list []",
     ]
-    assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 7, lines
+    assert [part in line for part, line in zip(expected, lines, strict=True)] == [True] * 8, lines
+
+
+CALLS = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("prompt", f"{HI} It"),
+        ("prompt", "Human: hi\n\nAssistant: It"),
+        ("prompt", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "It"}]),
+        ("prompt", [{"role": "user", "content": "hi"}, CALLS]),
+        ("messages", [{"role": "user", "content": "hi"}, *[{"role": "assistant", "content": "It"}] * 2]),
+    ],
+)
+def test_a_prompt_that_ends_with_a_turn_of_the_assistant_is_refused(tmp_path, column, value):
+    """Does the response replace that turn, repeat it or continue it? Each is another conversation to judge."""
+    row = {column: value} if column == "messages" else {column: value, "response": "is"}
+    with pytest.raises(DataError, match=f"row 1: column '{column}' has a turn of the assistant directly before"):
+        read_source(write_rows(tmp_path / "a.jsonl", [row]))
+
+
+def test_a_prompt_that_opens_the_response_itself_is_read_as_it_is(tmp_path):
+    """A run on such data has asked its policy for a further turn; a result of a tool is followed by a response too."""
+    messages = [{"role": "user", "content": "hi"}, CALLS, {"role": "tool", "content": "4"}]
+    rows = [said(f"{HI} It\n\nAssistant:", "is"), said("Is \n\nAssistant: a boundary?", "no"), said(messages, "four")]
+    answers = read_source(write_rows(tmp_path / "a.jsonl", rows)).answers
+    assert [to_messages(answer.prompt)[-1]["role"] for answer in answers] == ["assistant", "user", "tool"]
 
 
 def test_files_have_no_policies(tmp_path):
@@ -311,6 +342,14 @@ def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
     votes = [{"shown": shown, "winner": "second", "reason": "", "unscored": None} for shown in ("first", "second")]
     row = {"votes": votes, "winner": "second", "prompt_id": 0, "score": 0.0, "first": "other", "second": "mine"}
     assert summarise([row])["first_shown"].mean == 0.5
+
+
+def test_wins_in_all_comparisons_are_not_certain():
+    vote = {"shown": "first", "winner": "first", "reason": "", "unscored": None}
+    row = {"votes": [vote, vote], "winner": "first", "score": 1.0, "first": "mine", "second": "other"}
+    estimate = summarise([{**row, "prompt_id": i} for i in range(8)])["win_rate"]
+    # Wilson's lower bound of 8 wins in 8: n/(n + z²)
+    assert estimate.mean == estimate.high == 1 and estimate.low == pytest.approx(8 / (8 + 1.959964**2))
 
 
 def test_grades_are_written_and_read_the_same_way(tmp_path):

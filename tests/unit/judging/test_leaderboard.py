@@ -13,6 +13,7 @@ from synthetic_judgements import judgement, league, write_rows
 from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.files import read_json
 from rlhf_lab.packs.judging.leaderboard.board import STYLE, Board, build_board, style_differences
 from rlhf_lab.packs.judging.leaderboard.judgements import find_files, read_judgements, read_labels
 from rlhf_lab.packs.judging.leaderboard.report import board_view, leaderboard
@@ -439,7 +440,7 @@ def test_a_wrong_command_is_refused(words, message):
 
 def test_the_command_prints_the_table_and_writes_beside_no_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows, _ = league(STRENGTHS, 20)
+    rows, labels = league(STRENGTHS, 20, labelled=0.5)
     source = write_rows(tmp_path / "run" / "judgements.jsonl", rows)
     with console.capture() as captured:
         COMMANDS["leaderboard"]([str(source), "baseline=sft"])
@@ -450,6 +451,10 @@ def test_the_command_prints_the_table_and_writes_beside_no_input(tmp_path, monke
     assert page.with_suffix(".json").is_file()
     COMMANDS["leaderboard"]([str(source), "outputs=mine"])
     assert len(list((tmp_path / "mine" / "leaderboards").glob("run-*/leaderboard.html"))) == 1
+    write_rows(tmp_path / "labels.jsonl", labels)
+    COMMANDS["leaderboard"]([str(source), "truth=labels.jsonl", "judge=dpo", "prior=4", "to=there"])
+    numbers = read_json(tmp_path / "there" / "leaderboard.json")
+    assert numbers["people"]["own"]["n"] > 0 and numbers["ranking"]["prior_sd"] == 4
     assert [path.name for path in source.parent.iterdir()] == ["judgements.jsonl"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -56,6 +58,13 @@ def test_a_verifier_of_a_verdict_needs_no_score():
 
     batch = VerifierTermReward(Detailed()).score_episodes(said(["p"], ["ab"]))
     assert (batch.total_N.tolist(), batch.parts["length"].tolist()) == ([0.5], [2])
+
+
+def test_data_with_a_verifier_import_no_torch():
+    names = ("oracle", "json", "math", "ifeval")
+    code = "; ".join(f"import rlhf_lab.rewards.verifiers.{name}" for name in names)
+    code = f"import sys; {code}; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 
 def test_parts_that_a_verdict_lacks_are_unknown_there():

@@ -34,22 +34,32 @@ This example is run after your program each time:
 
 
 class CodeTaskRow(TypedDict):
-    """Metadata of a task."""
+    """Metadata of a task.
 
-    id: str  # unique name of the task
-    category: str  # tier of the task, `tier_1` to `tier_3`
-    question: str  # prompt of the agent
-    program: str  # program with the bugs
-    example_code: str  # Python code that runs after the agent's program in each round
-    tests: list[str]  # hidden tests; each is Python code that raises if the program is wrong
-    solution: str  # program that passes the tests
+    Attributes:
+        id: unique name of the task.
+        category: tier of the task, `tier_1` to `tier_3`.
+        question: prompt of the agent.
+        program: program with the bugs.
+        example_code: Python code that runs after the agent's program in each round.
+        tests: hidden tests; each is Python code that raises if the program is wrong.
+        solution: program that passes the tests.
+    """
+
+    id: str
+    category: str
+    question: str
+    program: str
+    example_code: str
+    tests: list[str]
+    solution: str
 
 
 @dataclass(frozen=True)
 class DebuggingTasks:
     """Debugging tasks of the selected tiers. All are test tasks, and they have no tools.
 
-    Args:
+    Attributes:
         tiers: selected tiers, a subset of `TIERS`.
     """
 

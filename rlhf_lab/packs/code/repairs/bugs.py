@@ -43,12 +43,18 @@ MOST_DRAWS = 40
 
 @dataclass(frozen=True)
 class Slot:
-    """A word that a bug can replace."""
+    """A word that a bug can replace.
 
-    line: int  # index of the line, from 0
-    position: int  # index of the word in the line, from 0
+    Attributes:
+        line: index of the line, from 0.
+        position: index of the word in the line, from 0.
+        words: other words of the same kind.
+    """
+
+    line: int
+    position: int
     kind: Kind
-    words: tuple[str, ...]  # other words of the same kind
+    words: tuple[str, ...]
 
     def put(self, line: Line, word: str) -> Line:
         """Return the line with this word in the slot."""
@@ -57,15 +63,21 @@ class Slot:
 
 @dataclass(frozen=True)
 class BuggyProgram:
-    """A repair task before its text is written."""
+    """A repair task before its text is written.
+
+    Attributes:
+        slots: slots of the bugs; the example reveals the first one.
+        expected: result of the correct program for the example.
+        hidden: inputs that determine if a program is correct.
+    """
 
     tier: Tier
     right: RepairProgram
     buggy: RepairProgram
-    slots: tuple[Slot, ...]  # slots of the bugs; the example reveals the first one
+    slots: tuple[Slot, ...]
     example: Inputs
-    expected: int  # result of the correct program for the example
-    hidden: tuple[Inputs, ...]  # inputs that determine if a program is correct
+    expected: int
+    hidden: tuple[Inputs, ...]
 
     def repair(self) -> dict[int, Line]:
         """Return the changed lines of the repair, in order."""

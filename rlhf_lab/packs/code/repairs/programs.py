@@ -38,10 +38,15 @@ OPERATOR_WEIGHTS = {"+": 7, "-": 6, "*": 2, "min": 2, "max": 3}
 
 @dataclass(frozen=True)
 class RepairProgram:
-    """A program."""
+    """A program.
 
-    lines: tuple[Line, ...]  # lines in order, without the return statement
-    result: str  # name that the program returns
+    Attributes:
+        lines: lines in order, without the return statement.
+        result: name that the program returns.
+    """
+
+    lines: tuple[Line, ...]
+    result: str
 
     def replaced(self, changes: Mapping[int, Line]) -> RepairProgram:
         """Return the program with some lines replaced; `changes` maps indices from 0 to lines."""

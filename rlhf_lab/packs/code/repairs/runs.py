@@ -75,11 +75,17 @@ def answer_to(task: BuggyProgram, changes: Changes) -> str:
 
 @dataclass(frozen=True)
 class RepairDemonstration:
-    """A demonstration of one task."""
+    """A demonstration of one task.
 
-    tries: tuple[dict[int, Line], ...]  # wrong changes in order; each is answered with its result
-    messages: list[Message]  # conversation after the prompt
-    learn_from: int  # index in `messages` of the repair, the first message to imitate; wrong attempts are only context
+    Attributes:
+        tries: wrong changes in order; each is answered with its result.
+        messages: conversation after the prompt.
+        learn_from: index in `messages` of the repair, the first message to imitate; wrong attempts are only context.
+    """
+
+    tries: tuple[dict[int, Line], ...]
+    messages: list[Message]
+    learn_from: int
 
 
 def demonstrate(task: BuggyProgram, rng: Random, revise: float) -> RepairDemonstration:

@@ -48,11 +48,16 @@ ROUNDS = (1, 2, 6)
 
 @dataclass
 class RepairEpisodeState:
-    """State of an episode."""
+    """State of an episode.
+
+    Attributes:
+        random: generator that selects the answers of other tasks.
+        solved: True if the last program is correct.
+    """
 
     task: Task
-    random: Random  # generator that selects the answers of other tasks
-    solved: bool = False  # True if the last program is correct
+    random: Random
+    solved: bool = False
 
 
 class RepairWorld:

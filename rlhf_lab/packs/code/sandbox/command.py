@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -14,28 +13,18 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import write_json
 from rlhf_lab.core.yaml_files import parse_yaml
-
-if TYPE_CHECKING:
-    from rlhf_lab.packs.code.sandbox.outcome import Level
-    from rlhf_lab.packs.code.sandbox.probes.table import ProbeResult
+from rlhf_lab.packs.code.sandbox.groups import has_groups
+from rlhf_lab.packs.code.sandbox.levels import LEVELS, NO_GROUP, STAYS_OPEN, WITH_GROUP
+from rlhf_lab.packs.code.sandbox.outcome import Level
+from rlhf_lab.packs.code.sandbox.probes.table import ProbeResult, cost, probe_level
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
+from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 OPTIONS = ("probes", "level", "to")
 
 
-def sandbox_command(arguments: Sequence[str]) -> None:
-    """`sandbox [probes=true] [level=… to=FILE.json]`: report how well this machine isolates model-written programs.
-
-    Prints which levels of isolation work, why the others do not, and the time of a run. `probes=true` attacks each
-    working level (or the level of `level`) with programs that try to escape, and prints what stopped them. It takes two
-    minutes. `to` is a JSON file for the same results.
-    """
-    # Imported here because the functions of all sub-commands are imported at every start.
-    from rlhf_lab.packs.code.sandbox.groups import has_groups
-    from rlhf_lab.packs.code.sandbox.levels import LEVELS, NO_GROUP, WITH_GROUP
-    from rlhf_lab.packs.code.sandbox.probes.table import cost, probe_level
-    from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
-    from rlhf_lab.packs.code.sandbox.settings import Sandboxing
-
+def run(arguments: Sequence[str]) -> None:
+    """Run `sandbox`. Raises ConfigError for an invalid command, and LabError if a probe escapes from the best level."""
     options = dict(item.partition("=")[::2] for item in arguments)
     if unknown := [name for name in options if name not in OPTIONS]:
         raise ConfigError([f"{name} is not an option of sandbox{did_you_mean(name, OPTIONS)}" for name in unknown])
@@ -79,8 +68,6 @@ def sandbox_command(arguments: Sequence[str]) -> None:
 
 
 def _levels_table(reasons: dict[Level, str], costs: dict[Level, tuple[float, float]]) -> Table:
-    from rlhf_lab.packs.code.sandbox.levels import STAYS_OPEN
-
     table = Table(title="levels of isolation", title_justify="left")
     for name in ("level", "works", "ms per run", "CPU ms per run", "does not stop"):
         table.add_column(name, overflow="fold")

@@ -37,30 +37,42 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class HiddenTests:
-    """Hidden tests of a program."""
+    """Hidden tests of a program.
 
-    tests: tuple[str, ...]  # test programs, usually assertions; a test passes if it does not raise
-    # name that the tests get from the code. If empty, they get all names that a test reads and does not define
+    Attributes:
+        tests: test programs, usually assertions; a test passes if it does not raise.
+        entry_point: name that the tests get from the code. If empty, they get all names that a test reads and does not
+            define.
+        setup: program with additional definitions for the tests, such as helper functions of the task.
+    """
+
+    tests: tuple[str, ...]
     entry_point: str = ""
-    setup: str = ""  # program with additional definitions for the tests, such as helper functions of the task
+    setup: str = ""
 
 
 @dataclass(frozen=True)
 class HiddenTestResult:
-    """Result of the hidden tests of a program."""
+    """Result of the hidden tests of a program.
 
-    # `passed` if all tests pass; `failed` if a test fails; `error` if the code does not load or exits; the name of a
-    # limit that it exceeded; `unsupported` if the tests are not Python, or need more than values and the standard
-    # library
+    Attributes:
+        status: `passed` if all tests pass; `failed` if a test fails; `error` if the code does not load or exits; the
+            name of a limit that it exceeded; `unsupported` if the tests are not Python, or need more than values and
+            the standard library.
+        passed, total: number of passed tests, and of all tests.
+        message: first failure: the line of the test, the error, and the previous call.
+        seconds: wall time in seconds.
+        cpu_s: processor time of both processes in seconds, except for a process that was killed from outside.
+        lost: True if one of its sandboxes exited twice without a report, so that the program counts as failed.
+    """
+
     status: Verdict
-    # number of passed tests, and of all tests
     passed: int
     total: int
-    message: str  # first failure: the line of the test, the error, and the previous call
-    level: Level  # level of isolation
-    seconds: float  # wall time in seconds
-    cpu_s: float  # processor time of both processes in seconds, except for a process that was killed from outside
-    # True if one of its sandboxes exited twice without a report, so that the program counts as failed
+    message: str
+    level: Level
+    seconds: float
+    cpu_s: float
     lost: bool = False
 
 

@@ -28,11 +28,17 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """A control group of one program."""
+    """A control group of one program.
 
-    folders: tuple[Path, ...]  # directories of the group; version 1 has one for each controller
-    join: tuple[Path, ...]  # files to which the launcher writes in order to join the group
-    events: Path  # file that counts kills because of the memory limit
+    Attributes:
+        folders: directories of the group; version 1 has one for each controller.
+        join: files to which the launcher writes in order to join the group.
+        events: file that counts kills because of the memory limit.
+    """
+
+    folders: tuple[Path, ...]
+    join: tuple[Path, ...]
+    events: Path
 
     def killed_for_memory(self) -> bool:
         """Return True if the kernel killed a process because the group reached its memory limit."""

@@ -83,12 +83,18 @@ STATUS_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class InterpreterPaths:
-    """Paths of the interpreter and its libraries. A program sees them at the same paths."""
+    """Paths of the interpreter and its libraries. A program sees them at the same paths.
 
-    python: str  # path of the interpreter
-    read_only: tuple[str, ...]  # visible files and directories
-    hidden: tuple[str, ...]  # sub-directories that appear empty: installed packages
-    links: tuple[tuple[str, str], ...]  # path and target of symbolic links
+    Attributes:
+        read_only: visible files and directories.
+        hidden: sub-directories that appear empty: installed packages.
+        links: path and target of symbolic links.
+    """
+
+    python: str
+    read_only: tuple[str, ...]
+    hidden: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
 
 
 @cache
@@ -113,18 +119,28 @@ def layout() -> InterpreterPaths:
 
 @dataclass(frozen=True)
 class SandboxTask:
-    """One program to start."""
+    """One program to start.
 
-    files: Mapping[str, bytes]  # contents of the files in its directory by path; `MAIN` is run
-    stdin: bytes = b""  # input of the program
-    stays_open: bool = False  # True if more input may follow
-    keep: bool = False  # True to return files
-    on_output: Callable[[bytes], None] | None = None  # function that receives its stdout; see `SandboxedProcess`
-    # function called with the started program, before its output is read
+    Attributes:
+        files: contents of the files in its directory by path; `MAIN` is run.
+        stays_open: True if more input may follow.
+        keep: True to return files.
+        on_output: function that receives its stdout; see `SandboxedProcess`.
+        on_start: function called with the started program, before its output is read.
+        on_end: function called after the program has exited.
+        output_kib: output limit in KiB that replaces the general one; 0 keeps the general one.
+        longer_s: additional wall time in seconds.
+    """
+
+    files: Mapping[str, bytes]
+    stdin: bytes = b""
+    stays_open: bool = False
+    keep: bool = False
+    on_output: Callable[[bytes], None] | None = None
     on_start: Callable[[SandboxedProcess], None] | None = None
-    on_end: Callable[[], None] | None = None  # function called after the program has exited
-    output_kib: int = 0  # output limit in KiB that replaces the general one; 0 keeps the general one
-    longer_s: float = 0.0  # additional wall time in seconds
+    on_end: Callable[[], None] | None = None
+    output_kib: int = 0
+    longer_s: float = 0.0
 
 
 def start(

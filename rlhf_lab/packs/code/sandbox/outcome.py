@@ -23,16 +23,23 @@ class SandboxUnavailable(SandboxError):
 
 @dataclass(frozen=True)
 class ProgramLimits:
-    """Resource limits of one program."""
+    """Resource limits of one program.
 
-    wall_s: float  # wall time in seconds, after which the program is killed
-    cpu_s: float  # processor time of each process in seconds, rounded up to an integer
-    # address space of each process in MiB. If a control group can be created, it is also the limit of the total
-    # memory of all processes
+    Attributes:
+        wall_s: wall time in seconds, after which the program is killed.
+        cpu_s: processor time of each process in seconds, rounded up to an integer.
+        memory_mib: address space of each process in MiB. If a control group can be created, it is also the limit of the
+            total memory of all processes.
+        disk_mib: total size in MiB of all files that it writes, in its directory, in /tmp and in /dev/shm.
+        processes: maximum number of simultaneous processes and threads.
+        output_kib: maximum size in KiB of standard output, and of standard error; a program that writes more is killed.
+    """
+
+    wall_s: float
+    cpu_s: float
     memory_mib: int
-    disk_mib: int  # total size in MiB of all files that it writes, in its directory, in /tmp and in /dev/shm
-    processes: int  # maximum number of simultaneous processes and threads
-    # maximum size in KiB of standard output, and of standard error; a program that writes more is killed
+    disk_mib: int
+    processes: int
     output_kib: int
 
     @property
@@ -43,26 +50,32 @@ class ProgramLimits:
 
 @dataclass(frozen=True)
 class ProgramOutcome:
-    """Outcome of one program."""
+    """Outcome of one program.
 
-    # `ok` for exit status 0; `error` for another exit status; `killed` by a signal. `timeout`, `memory`, `disk`,
-    # `output` and `processes` name the limit that it exceeded. A program can fake `memory`, `disk` and `processes`,
-    # because they are detected in its last error message. It cannot fake `ok`
+    Attributes:
+        status: `ok` for exit status 0; `error` for another exit status; `killed` by a signal. `timeout`, `memory`,
+            `disk`, `output` and `processes` name the limit that it exceeded. A program can fake `memory`, `disk` and
+            `processes`, because they are detected in its last error message. It cannot fake `ok`.
+        exit: exit status, or minus the number of the signal that killed it; None if the sandbox stopped it.
+        stdout, stderr: output of the program; invalid UTF-8 is replaced.
+        wall_s: time in seconds from the start of the launcher to the exit of all processes.
+        cpu_s: processor time in seconds of the program and its descendants; 0 if the sandbox stopped it.
+        files: contents of the regular files in its directory after its exit, by path, if requested. `main.py` is
+            excluded. None if the directory could not be read, for example because the sandbox stopped the program.
+        files_cut: True if files are missing in `files` because of their size or path, or because they are unreadable.
+        lost: reason why the exit of the program is unknown: its launcher exited without a report; else empty. The
+            status is then `killed`, or the limit for which the sandbox stopped it.
+    """
+
     status: Status
-    exit: int | None  # exit status, or minus the number of the signal that killed it; None if the sandbox stopped it
-    # output of the program; invalid UTF-8 is replaced
+    exit: int | None
     stdout: str
     stderr: str
-    wall_s: float  # time in seconds from the start of the launcher to the exit of all processes
-    cpu_s: float  # processor time in seconds of the program and its descendants; 0 if the sandbox stopped it
-    level: Level  # level of isolation
-    # contents of the regular files in its directory after its exit, by path, if requested. `main.py` is excluded.
-    # None if the directory could not be read, for example because the sandbox stopped the program
+    wall_s: float
+    cpu_s: float
+    level: Level
     files: Mapping[str, bytes] | None = None
-    # True if files are missing in `files` because of their size or path, or because they are unreadable
     files_cut: bool = False
-    # reason why the exit of the program is unknown: its launcher exited without a report; else empty. The status is
-    # then `killed`, or the limit for which the sandbox stopped it
     lost: str = ""
 
     def next_files(self, files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -54,10 +54,6 @@ def judge_of(run: Run) -> Completer:
     return open_judge(config.judge, caller)
 
 
-if TYPE_CHECKING:  # this module imports torch, which the command `judge` does not need
-    from rlhf_lab.training.run import Run
-
-
 def label_cost(run: Run, judge: Completer, labels: int) -> dict[str, Any]:
     """Return the metrics of what a run paid, and note them; empty for a judge without a ledger, which charges nothing.
 

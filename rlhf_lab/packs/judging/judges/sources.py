@@ -26,7 +26,7 @@ from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.core.text import well_formed_value
 from rlhf_lab.data.rows import describe
 from rlhf_lab.data.text_files import JsonText, file_lines
-from rlhf_lab.data.transcript import as_prompt, render_prompt, response_text
+from rlhf_lab.data.transcript import REPLY, TURN, as_prompt, render_prompt, response_text
 
 ROWS, RESULT = "evaluation.jsonl", "result.json"
 IDS = ("question_id", "id")
@@ -172,10 +172,10 @@ def _read_answer(row: Any) -> SourcedResponse:
     prompt_column = next((name for name in PROMPTS if name in row), None)
     response_column = next((name for name in REPLIES if name in row), None)
     if "messages" in row and response_column is None:
-        *messages, last = _messages(row["messages"], "messages")
-        if not messages or last["role"] != "assistant":
+        messages = _messages(row["messages"], "messages")
+        if len(messages) < 2 or messages[-1]["role"] != "assistant":
             raise ValueError("column 'messages' must end with the assistant's response to a message of the user")
-        prompt, response = render_prompt(messages), response_text(last)
+        prompt, response = _prompt(messages[:-1], "messages"), response_text(messages[-1])
     elif prompt_column is not None and response_column is not None:
         asked = row[prompt_column]
         if prompt_column == "instruction" and isinstance(asked, str) and isinstance(row.get("input"), str):
@@ -195,10 +195,19 @@ def _read_answer(row: Any) -> SourcedResponse:
 
 def _prompt(value: Any, column: str) -> str:
     if isinstance(value, str):
-        return as_prompt(value)
-    if isinstance(value, list):
-        return render_prompt(_messages(value, column))
-    raise ValueError(f"column {column!r} is {describe(value)}; expected text or messages {MESSAGES_FORM}")
+        prompt = as_prompt(value)
+    elif isinstance(value, list):
+        prompt = render_prompt(_messages(value, column))
+    else:
+        raise ValueError(f"column {column!r} is {describe(value)}; expected text or messages {MESSAGES_FORM}")
+    # A response may replace, repeat or continue such a turn; only a final "\n\nAssistant:" says that it is another one.
+    opens_response = isinstance(value, str) and value.rstrip().endswith(REPLY)
+    if not opens_response and TURN.findall(prompt)[-2:-1] in (["Assistant"], ["Calls"]):
+        raise ValueError(
+            f"column {column!r} has a turn of the assistant directly before the response; leave the turn out, or move "
+            "it to the beginning of the response if the response continues it"
+        )
+    return prompt
 
 
 def _response(value: Any, column: str) -> str:

@@ -128,11 +128,12 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, LabelOptions]:
     if len(sources) != 1:
         raise ConfigError(USAGE)
     options = LabelOptions()
-    for name in words.keys() & vars(options).keys():
+    for name, text in words.items():
         try:
-            setattr(options, name, _value(name, words[name]))
+            if hasattr(options, name):
+                setattr(options, name, _value(name, text))
         except ValueError as problem:
-            problems.append(f"{name}={words[name]}: {problem}")
+            problems.append(f"{name}={text}: {problem}")
     if problems:
         raise ConfigError(problems)
     return Path(sources[0]), options

@@ -71,13 +71,21 @@ BETTER = ("passed", "unsupported")
 
 @dataclass(frozen=True)
 class Probe:
-    """One attack."""
+    """One attack.
 
-    name: str  # description of the attack
-    kind: str  # category of the target
-    body: str  # Python statements; `escaped`, `stopped`, `call`, `read` and `TARGETS` are defined
-    limit: str = ""  # expected status if a limit of the sandbox must stop it; empty otherwise
-    keep: bool = False  # True to read back its files and start another program with them
+    Attributes:
+        name: description of the attack.
+        kind: category of the target.
+        body: Python statements; `escaped`, `stopped`, `call`, `read` and `TARGETS` are defined.
+        limit: expected status if a limit of the sandbox must stop it; empty otherwise.
+        keep: True to read back its files and start another program with them.
+    """
+
+    name: str
+    kind: str
+    body: str
+    limit: str = ""
+    keep: bool = False
 
     def program(self, targets: dict[str, object]) -> str:
         """Return the complete program of the attack, given the targets (`ProbeTargets.values`)."""
@@ -113,13 +121,18 @@ PROBES = (
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Result of one probe."""
+    """Result of one probe.
+
+    Attributes:
+        escaped: True if it reached its target.
+        by: what stopped it, or what it reached.
+    """
 
     name: str
     kind: str
     level: Level
-    escaped: bool  # True if it reached its target
-    by: str  # what stopped it, or what it reached
+    escaped: bool
+    by: str
 
 
 def probe_level(level: Level) -> list[ProbeResult]:
