@@ -101,17 +101,17 @@ def _run_to_status(arguments: Sequence[str]) -> int:
             raise  # another pipe broke, not stdout
         leave_closed_pipe()
     except LabError as error:
-        console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
-        console.detail(traceback.format_exc(), markup=False, soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {escape(str(error))}", markup=True)
+        console.detail(traceback.format_exc())
         return FAILED
     except OSError as error:
         explanation = storage_error(error) or _permission_hint(error)
         if explanation is None:
             raise
-        console.print(f"[bold red]failed:[/] {escape(str(explanation))}", soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {escape(str(explanation))}", markup=True)
         return FAILED
     except KeyboardInterrupt:
-        console.print("[yellow]interrupted:[/] the same command resumes from what is saved", soft_wrap=True)
+        console.print("[yellow]interrupted:[/] the same command resumes from what is saved", markup=True)
         return INTERRUPTED
 
 
@@ -119,17 +119,17 @@ def _dispatch(arguments: Sequence[str]) -> int:
     """Run a listing, a sub-command or a recipe. Return the exit status."""
     first = arguments[0] if arguments else "list"
     if "--version" in arguments:
-        console.print(f"rlhf_lab {__version__}{_commit_suffix()}", soft_wrap=True)
+        console.print(f"rlhf_lab {__version__}{_commit_suffix()}")
     elif first in LISTING and not set(arguments[1:]) & set(COMMANDS):
         recipe_list.print_recipes([description_of(name).splitlines()[0] for name in COMMANDS])
     elif first in LISTING:
-        console.print(description_of(arguments[1]), markup=False, soft_wrap=True)
+        console.print(description_of(arguments[1]))
     elif first not in COMMANDS:
         return run_command(arguments)
     elif {"--help", "-h"} & set(arguments[1:]):
-        console.print(description_of(first), markup=False, soft_wrap=True)
+        console.print(description_of(first))
     elif len(arguments) == 1 and needs_words(first):
-        console.print(description_of(first), markup=False, soft_wrap=True)
+        console.print(description_of(first))
         return WRONG_INPUT
     else:
         outcome = COMMANDS[first](arguments[1:]) or OK
@@ -139,7 +139,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
             return _run_commands(outcome)
         status = run_command(outcome.words)
         if status == OK and outcome.closing:
-            console.inform(outcome.closing, markup=False, soft_wrap=True)
+            console.inform(outcome.closing)
         return status
     return OK
 
@@ -149,7 +149,7 @@ def _run_commands(outcome: RecipeCommands) -> int:
     statuses = []
     try:
         for index, command in enumerate(outcome.commands, start=1):
-            console.inform(f"{index} of {len(outcome.commands)}: {' '.join(command.words)}", markup=False)
+            console.inform(f"{index} of {len(outcome.commands)}: {' '.join(command.words)}")
             statuses.append(run_command(command.words))
     finally:
         outcome.finish()
@@ -265,9 +265,9 @@ def _run_single(command: compose.Command, started: float, launch_note: str) -> i
     check_outputs(outputs, writes=stage.result() is None)
     preflight.check([stage])
     if launch_note and os.environ.get("RANK", "0") == "0":
-        console.inform(f"  {escape(launch_note)}", soft_wrap=True)
+        console.inform(f"  {launch_note}")
     if checked.size == "smoke":
-        console.inform(f"[yellow]{NOTICE}[/]", soft_wrap=True)
+        console.inform(f"[yellow]{NOTICE}[/]", markup=True)
     names_critic = any("critic=" in override for override in command.overrides)
     if getattr(checked.algorithm, "critic", "") == "zero" and not names_critic:
         console.inform(
@@ -275,7 +275,7 @@ def _run_single(command: compose.Command, started: float, launch_note: str) -> i
         )
     status, result = run_stage(stage, started)
     if status == OK and (failure := result.get("failure")):
-        console.print(f"[bold red]failed:[/] {escape(failure)}", soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {escape(failure)}", markup=True)
         return FAILED
     return status
 
@@ -370,10 +370,12 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
                 side_by_side.build(stage, started)
                 result = ensure(stage, started)
         except Paused as stop:
-            console.print(f"[yellow]paused:[/] {escape(str(stop))}", soft_wrap=True)
+            console.print(f"[yellow]paused:[/] {escape(str(stop))}", markup=True)
             return PAUSED, {"status": "paused", "error": str(stop)}
         except Interrupted as stop:
-            console.print(f"[yellow]interrupted:[/] {stop}; the same command resumes from here")
+            console.print(
+                f"[yellow]interrupted:[/] {escape(str(stop))}; the same command resumes from here", markup=True
+            )
             return INTERRUPTED, {"status": "interrupted", "error": str(stop)}
         if not console.quiet:
             summary.print_result(stage, result, time.time() - started)

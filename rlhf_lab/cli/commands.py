@@ -28,7 +28,7 @@ def report_command(arguments: Sequence[str]) -> None:
     typed_sweep.choose_metrics(Path(arguments[0]))
     path = write_report(arguments[0])
     sweep.print_table(path.parent)
-    console.print(f"report: {path}", markup=False, soft_wrap=True)
+    console.print(f"report: {path}")
 
 
 def audit_command(arguments: Sequence[str]) -> None:
@@ -92,7 +92,7 @@ def monitor_command(arguments: Sequence[str]) -> None:
         raise ConfigError("monitor needs a run directory or a file, then settings: monitor outputs/runs/ppo-… z=3")
     settings = {key: parse_yaml(value, key) for key, value in changes.items()}
     judged = replay(Path(arguments[0]), settings)
-    console.print(summary(judged))
+    console.print(summary(judged), soft_wrap=False)
     console.print(table(judged))
 
 
@@ -111,8 +111,8 @@ def results_command(arguments: Sequence[str]) -> None:
     pages = results.check_pages(directory)
     width = max(len(page.name) for page in pages)
     for page in pages:
-        console.print(f"{page.name:<{width}}  {page.remark}", markup=False, soft_wrap=True)
-    console.print(results.summary(pages))
+        console.print(f"{page.name:<{width}}  {page.remark}")
+    console.print(results.summary(pages), soft_wrap=False)
 
 
 def doctor_command(arguments: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ def compare_command(arguments: Sequence[str]) -> None:
 
     comparison = compare(*folders, **options)
     console.print(printed(comparison.view))
-    console.print(f"comparison: {comparison.page}", markup=False, soft_wrap=True)
+    console.print(f"comparison: {comparison.page}")
 
 
 def gate_command(arguments: Sequence[str]) -> int:
@@ -161,7 +161,7 @@ def gate_command(arguments: Sequence[str]) -> int:
     decision = judge(words[0], words[1], words[2] if len(words) == 3 else None, accept=accept)
     console.print(table(decision))
     for line in lines(decision):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line)
     return 0 if decision.passed else 1
 
 
@@ -200,15 +200,15 @@ def dashboard_command(arguments: Sequence[str]) -> None:
     if not is_push and arguments and Path(arguments[0]).is_dir():
         from rlhf_lab.reports.panels import write_dashboard
 
-        console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}", markup=False, soft_wrap=True)
+        console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}")
         return
     from rlhf_lab.results.folders import no_result_message
     from rlhf_lab.trackers import dashboard
 
     if is_push:
-        console.print(f"dashboard: {dashboard.push(arguments[1])}", soft_wrap=True)
+        console.print(f"dashboard: {dashboard.push(arguments[1])}")
         return
     path = Path(arguments[0] if arguments else "dashboard.json")
     if path.suffix != ".json":  # the misspelt name of a run, which must not become a file
         raise ConfigError(f"{no_result_message(path)} The name of a file for W&B ends in .json.")
-    console.print(f"dashboard: {dashboard.write(path)}", markup=False, soft_wrap=True)
+    console.print(f"dashboard: {dashboard.write(path)}")

@@ -29,7 +29,7 @@ def demo_command(arguments: Sequence[str]) -> RecipeCommand:
     words = ["+recipe=dpo", *SIZE, *arguments]
     if any(word.startswith("-") for word in arguments):  # a flag such as --cfg prints something else
         return RecipeCommand(words)
-    console.inform(INTRODUCTION, markup=False)
+    console.inform(INTRODUCTION, soft_wrap=False)
     return RecipeCommand(words, _closing())
 
 

@@ -65,7 +65,7 @@ def explain_command(arguments: Sequence[str]) -> None:
     Each setting is shown with its type, default, value under the named choices (now), unit, range, meaning, source, and
     the component that reads it. Without arguments: the groups and sections.
     """
-    console.print(explain(arguments), soft_wrap=False)
+    console.print(explain(arguments))
 
 
 def explain(arguments: Sequence[str]) -> Group:

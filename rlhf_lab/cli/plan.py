@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
         fix = "none of the settings that were tried"
         if hint:
             fix = f"{' '.join(hint.overrides)} ({size(hint.peak)})"
-        console.print(f"all stages fit with: {fix}", markup=False, soft_wrap=True)
+        console.print(f"all stages fit with: {fix}")
     if cards:
         console.print(card_table(root, cards))
 
@@ -86,9 +86,9 @@ def show_stage(plan: StagePlan, machine: Device) -> None:
     if plan.has_models:
         console.print(stage_table(plan))
     else:
-        console.print(f"[bold]{escape(plan.recipe)}[/bold]")
+        console.print(f"[bold]{escape(plan.recipe)}[/bold]", markup=True)
     for line in stage_lines(plan, machine):
-        console.print(f"  {escape(line)}", soft_wrap=True)
+        console.print(f"  {line}")
     console.print()
 
 
@@ -129,7 +129,7 @@ def _print_size_table(words: Sequence[str]) -> None:
     tables = recipe_table.recipe_grids() if of_recipes else grids()
     if target:
         write_text(Path(target), (recipe_table.page if of_recipes else page)(tables))
-        console.print(f"table: {target}", markup=False, soft_wrap=True)
+        console.print(f"table: {target}")
         return
     for grid in tables:
         console.print(grid.rich())

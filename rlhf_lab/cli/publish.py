@@ -37,7 +37,7 @@ def publish_command(arguments: Sequence[str]) -> None:
     from rlhf_lab.interop.publishing.publish import PublishRequest, publish
 
     address = publish(PublishRequest(run=runs[0], **_check_options(written)))
-    console.print(f"published: {address}", markup=False, soft_wrap=True)
+    console.print(f"published: {address}")
 
 
 def _check_options(written: dict[str, str]) -> dict[str, Any]:

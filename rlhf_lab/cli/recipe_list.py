@@ -113,7 +113,8 @@ def print_recipes(commands: Sequence[str]) -> None:
     Args:
         commands: one line per sub-command with its arguments and purpose.
     """
-    console.print("Recipes: python -m rlhf_lab +recipe=NAME. Times are on 2 cores, with all that a recipe needs.")
+    introduction = "Recipes: python -m rlhf_lab +recipe=NAME. Times are on 2 cores, with all that a recipe needs."
+    console.print(introduction, soft_wrap=False)
     for group, recipes in grouped().items():
         table = Table(title=group, title_style="bold", title_justify="left", box=None, show_header=False)
         table.add_column("name", style="bold", no_wrap=True)
@@ -126,6 +127,7 @@ def print_recipes(commands: Sequence[str]) -> None:
             table.add_row(name, minutes, f"start here: {question}" if name in START_HERE else question)
         console.print()
         console.print(table)
-    console.print("\nOther commands (NAME --help prints details; --help alone lists every group and option):")
+    heading = "\nOther commands (NAME --help prints details; --help alone lists every group and option):"
+    console.print(heading, soft_wrap=False)
     for line in commands:
-        console.print(f"  {line}", markup=False, soft_wrap=True)
+        console.print(f"  {line}")

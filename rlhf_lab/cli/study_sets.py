@@ -85,7 +85,7 @@ def prepare(studies: StudySet, arguments: Sequence[str]) -> RecipeCommands:
     installed = [name for name in studies.recipes if name in inventory.recipes()]
     notes = _notes(studies, installed, size)
     for note in notes:
-        console.inform(f"note: {note}", markup=False, soft_wrap=True)
+        console.inform(f"note: {note}")
     commands = [RecipeCommand(_words(name, size, overrides)) for name in installed]
     # All of them are checked before the first one starts.
     checked = [compose.check_command(command.words) for command in commands]
@@ -123,4 +123,4 @@ def _write_page(
 
     title = f"{studies.title}, {size} size"
     page = write_overview(directory, title, directories, " ".join(notes), has_table=studies.has_table)
-    console.print(f"{studies.command}  {page}", markup=False, soft_wrap=True)
+    console.print(f"{studies.command}  {page}")

@@ -33,10 +33,10 @@ def print_problems(error: LabError, *, ran: bool = False) -> None:
     plural = "" if len(problems) == 1 else "s"
     count = f"{len(problems)} problem{plural}"
     outcome = "; completed stages are kept" if ran else ", nothing was run"
-    console.print(f"[bold red]{count}{outcome}:[/]")
+    console.print(f"[bold red]{count}{outcome}:[/]", markup=True)
     for problem in problems:
-        item = f"  • {escape(problem)}"
-        console.print(item.replace("\n", "\n    "), soft_wrap=True)  # indent the lines after the first
+        item = f"  • {problem}"
+        console.print(item.replace("\n", "\n    "))  # indent the lines after the first
 
 
 def print_config(command: compose.Command) -> None:
@@ -59,40 +59,40 @@ def _sweep_lines(command: compose.Command) -> list[str]:
 def print_plan(stage: artifacts.Stage, started: float) -> None:
     """Print the first lines of a run: its question, the reused stages and the stages to build."""
     question = escape(redacted(stage.config.question))
-    console.inform(f"[bold]{stage.recipe}[/]: {question}", soft_wrap=True)
+    console.inform(f"[bold]{stage.recipe}[/]: {question}", markup=True)
     for needed in stage.upstream():
         line = escape(f"{needed.recipe:<14} {needed.directory}")
         if needed.result() and not stage.config.artifacts.refresh:
-            console.inform(f"  reuse  {line}  [dim]{artifacts.age(needed)}[/]", soft_wrap=True)
+            console.inform(f"  reuse  {line}  [dim]{artifacts.age(needed)}[/]", markup=True)
         else:
             resumed = " from its checkpoint" if (needed.directory / "checkpoint.pt").exists() else ""
             reason = None if needed.config.artifacts.refresh else needed.changed_code()
             again = f"  [dim]again: {escape(reason)}[/]" if reason else ""
-            console.inform(f"  build  {line}{resumed}{again}", soft_wrap=True)
+            console.inform(f"  build  {line}{resumed}{again}", markup=True)
 
 
 def print_memory(lines: Sequence[str]) -> None:
     """Print the memory that the run needs."""
     for line in lines:
-        console.inform(f"  {escape(line)}", soft_wrap=True)
+        console.inform(f"  {line}")
 
 
 def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
     """Print the last lines of a run: the answer to its question, notes, numbers, and the paths of its files."""
     # A report that is still current is not written again, because drawing its figures takes seconds.
     sentence, caveat = written.recall(stage.directory) or _write_report(stage.directory)
-    console.print(f"[bold]{escape(sentence)}[/]")
+    console.print(f"[bold]{escape(sentence)}[/]", markup=True, soft_wrap=False)
     if caveat:
-        console.print(f"[dim]{escape(caveat)}[/]")
+        console.print(f"[dim]{escape(caveat)}[/]", markup=True, soft_wrap=False)
     for note in result.get("notes", []):
-        console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
+        console.print(f"  [dim]note: {escape(note)}[/]", markup=True)
     # A run whose stages are all reused has built no world, so the measures come from its manifest.
     measures.recall(stage.directory)
     for block in number_blocks(result, stage.config.algorithm.evidence.clusters):
         console.print(block)
     paths = f"run     {stage.directory}\nreport  {stage.directory / 'report.html'}"
-    console.print(paths, markup=False, soft_wrap=True)
-    console.print(f"[dim]{seconds:.0f} s[/]")
+    console.print(paths)
+    console.print(f"[dim]{seconds:.0f} s[/]", markup=True)
 
 
 def number_blocks(result: Mapping[str, Any], clusters: ClusterUnit) -> list[RenderableType]:

@@ -46,8 +46,4 @@ def sweep_command(arguments: Sequence[str]) -> None:
     config = sweep_config(command, method, continuous=continuous, runs=int(runs) if runs else None)
     path = Path(options.get("to", f"{config['name']}-sweep.yaml"))
     write_text(path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    console.print(
-        f"sweep: {path}; next: wandb sweep {path}, then the wandb agent line that it prints",
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(f"sweep: {path}; next: wandb sweep {path}, then the wandb agent line that it prints")

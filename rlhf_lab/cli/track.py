@@ -40,13 +40,13 @@ def run(arguments: Sequence[str]) -> None:
         try:
             values = read_mapping(directory / "config.yaml", "the settings of a run")
         except ConfigError as error:
-            console.print(f"  skipped: {error}", markup=False, soft_wrap=True)
+            console.print(f"  skipped: {error}")
             continue
         tracker = marked(settings, group=group, swept=swept)
         recipe, status = str(manifest.get("recipe") or directory.name), str(result.get("status"))
         tracked = track_stored(values, tracker, recipe, directory, status, partial(outcome, directory))
         outcome_text = "tracked" if tracked else "skipped, because the tracker has it or failed"
-        console.print(f"  {outcome_text}: {directory}", markup=False, soft_wrap=True)
+        console.print(f"  {outcome_text}: {directory}")
 
 
 def _tracker_settings(words: Sequence[str]) -> object:

@@ -73,18 +73,18 @@ def _set_up(options: VllmSetupOptions) -> None:
     directory = Path(options.folder) if options.folder else None
     with console.status("installing vLLM"):
         environment = set_up(directory, device=options.device, timeout_s=options.timeout_s)
-    console.print(str(environment), markup=False, soft_wrap=True)
+    console.print(str(environment))
     if options.folder:
         # Both devices read the same variable, so either environment can name it.
         variable = ENVIRONMENTS["cpu"].variable
-        console.print(f"export {variable}={environment.directory}", markup=False, soft_wrap=True)
+        console.print(f"export {variable}={environment.directory}")
 
 
 def _report(options: VllmSetupOptions) -> None:
     """Print whether the environment is ready, or why not."""
     packages = ENVIRONMENTS[options.device or device_here()]
     status = packages.status(Path(options.folder) if options.folder else None)
-    console.print(status, markup=False, soft_wrap=True)
+    console.print(status)
 
 
 def _serve(options: ServeOptions) -> int:
@@ -104,5 +104,5 @@ def _serve(options: ServeOptions) -> int:
     context = options.context_tokens or limit or 4096
     fractions = (options.tensor_parallel, options.gpu_memory)
     serving = Serving(Path(options.model), options.dtype, device, context, *fractions, adapter_rank=rank)
-    console.print(f"http://{options.host}:{options.port}", markup=False, soft_wrap=True)
+    console.print(f"http://{options.host}:{options.port}")
     return serve(serving, options.host, options.port, Path(options.folder) if options.folder else None)

@@ -82,7 +82,7 @@ class LabConsole(Console):
         leave_closed_pipe()
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print a result or an error."""
+        """Print a result or an error. Text is literal, and long lines are not broken, by default; see `_options`."""
         # A progress bar moves the cursor with control codes, which are no output.
         if objects and all(isinstance(item, Control) for item in objects):
             super().print(*objects, **options)
@@ -90,7 +90,7 @@ class LabConsole(Console):
         if self.quiet:
             return
         if self._diverted is None:
-            super().print(*objects, **options)
+            super().print(*objects, **_options(objects, options))
         else:
             self._diverted.write(_as_text(objects, options))
         self._log(objects, options)
@@ -157,11 +157,21 @@ class LabConsole(Console):
             log.add(lines)
 
 
+def _options(objects: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of rich for what is printed.
+
+    Text may contain brackets, such as those of an override, and paths that are copied. `markup=True` is for text with
+    styles, and `soft_wrap=False` for prose that is broken between words. Cells of tables have markup in any case.
+    """
+    is_text = all(isinstance(item, str) for item in objects)
+    return {"markup": False, "soft_wrap": True, **options} if is_text else options
+
+
 def _as_text(objects: tuple[Any, ...], options: dict[str, Any]) -> str:
     """Return output as plain text without control characters."""
     text = io.StringIO()
     as_text = Console(file=text, width=LOG_WIDTH, highlight=False, emoji=False, color_system=None, force_jupyter=False)
-    as_text.print(*objects, **options)
+    as_text.print(*objects, **_options(objects, options))
     return CONTROL_CHARACTERS.sub("", text.getvalue())
 
 

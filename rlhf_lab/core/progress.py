@@ -159,7 +159,7 @@ class _Display:
             if now - ticker.last_line > wait:
                 ticker.last_line = now
                 line = f"  {ticker.name}: {ticker.done}/{ticker.total}, {_times(ticker)}  {ticker.note}"
-                console.inform(line.rstrip(), markup=False, soft_wrap=True)
+                console.inform(line.rstrip())
 
     def _publish(self, path: str) -> None:
         """Write the bars to a file for a `Mirror`."""

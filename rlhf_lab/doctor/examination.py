@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> None:
     console.print(report.summary(results))
     if to:
         write_json(Path(to), report.as_values(results, subject_text))
-        console.print(f"report: {redacted_path(Path(to))}", markup=False, soft_wrap=True)
+        console.print(f"report: {redacted_path(Path(to))}")
     failed = [result.name for result in results if result.status == "fail"]
     if failed:
         raise LabError(f"{len(failed)} of {len(results)} checks failed: {', '.join(failed)}; follow the hints above")

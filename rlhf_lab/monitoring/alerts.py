@@ -84,7 +84,7 @@ def announce(run: Run, alarm: Alarm) -> None:
         return
     manifest = read_object(run.directory / "manifest.json")
     for failure in send(settings, payload(run.directory, manifest, alarm)):
-        console.print(f"  alert: {failure}; training continues", markup=False, soft_wrap=True)
+        console.print(f"  alert: {failure}; training continues")
         run.note(f"alarm at iteration {alarm.iteration + 1}: {failure}")
 
 

@@ -204,7 +204,7 @@ class Auditor:
                 f"{alarm}, before the policy was trained further; check python -m rlhf_lab report "
                 f"{self.run.directory}, and repeat the command with alerts.continue_paused=true to resume from here"
             )
-        console.inform(f"  audit: {alarm}{self._consequence(final)}", soft_wrap=True)
+        console.inform(f"  audit: {alarm}{self._consequence(final)}")
         self.run.note(f"audit: {alarm}{self._consequence(final)}")
         stated = alerts.Alarm(
             level=LEVEL,

@@ -184,7 +184,7 @@ class Watch:
         rules = ", ".join(verdict.alarms)
         for level in new_levels:
             alarm = f"{self._level_name(level)} at iteration {iteration + 1} ({rules})"
-            console.inform(f"  monitor: {alarm}{self._consequence(level)}", soft_wrap=True)
+            console.inform(f"  monitor: {alarm}{self._consequence(level)}")
         # a strong warning acts at every checkpoint, not only at the first one
         if verdict.level == len(LEVELS) - 1:
             self._act_on_warning(iteration, rules)

@@ -87,7 +87,7 @@ def ensure(
         if stored:
             return stored
         if not late_needs_elsewhere:  # otherwise the process that started this one has printed the line
-            console.inform(f"  {position(stage, last or stage)}", soft_wrap=True)
+            console.inform(f"  {position(stage, last or stage)}")
         return _build(stage, partial(_await_need, stage, started))
 
 
@@ -264,7 +264,7 @@ def _execute(
             run.tracking.finish(result["status"], partial(_tracker_outcome, directory))
             reason = f": {result['error']}" if result["error"] else ""
             ending = f"  {stage.recipe} {result['status']} after {cost['seconds']:.0f} s{reason}"
-            console.detail(ending, markup=False, soft_wrap=True)
+            console.detail(ending)
     if ranks.is_main():
         with suppress(OSError):  # checkpoints stay if the disk has become read-only
             forget_attempts(directory)

@@ -60,4 +60,4 @@ def forget_attempts(directory: Path) -> None:
 
 
 def _print_indented(line: str) -> None:
-    console.inform(f"  {line}", markup=False, soft_wrap=True)
+    console.inform(f"  {line}")

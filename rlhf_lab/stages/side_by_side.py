@@ -147,7 +147,7 @@ def _schedule(
             ready = required[stage.directory].isdisjoint(unbuilt) and needs_begun
             if ready and len(running) < slots and not signals:
                 waiting.remove(stage)
-                console.inform(f"  {position(stage, root)} starts", soft_wrap=True)
+                console.inform(f"  {position(stage, root)} starts")
                 with _held_signals():
                     if signals:
                         break
@@ -163,7 +163,7 @@ def _schedule(
                     return
                 unbuilt.discard(builder.stage.directory)
                 seconds = time.monotonic() - builder.began
-                console.inform(f"  {builder.stage.recipe} is complete after {seconds:.0f} s", soft_wrap=True)
+                console.inform(f"  {builder.stage.recipe} is complete after {seconds:.0f} s")
         if signals and not any(builder.status is None for builder in builders):
             return
 
@@ -229,7 +229,7 @@ def _print_output(running: Sequence[_StageProcess]) -> None:
             continue
         *lines, builder.cut_line = (builder.cut_line + data).split(b"\n")
         for line in lines:
-            console.print(line.decode(errors="replace"), markup=False, soft_wrap=True)
+            console.print(line.decode(errors="replace"))
 
 
 def _has_finished(builder: _StageProcess) -> bool:

@@ -132,13 +132,13 @@ class JobLines:
             text = f"[red]{escape(job_words(directory, 'failed'))}:[/] {escape(str(record['error']))}"
             details = directory / "error.txt"
             see = f", see {escape(str(details))}" if details.exists() else ""
-            console.print(f"  {text}{see}", soft_wrap=True)
+            console.print(f"  {text}{see}", markup=True)
             return
         result = read_object(Path(record["run"]) / "result.json") if record["run"] else {}
         if index not in self.stored and record["status"] == "completed":
             self._seconds.append(seconds)
         words = done_words(directory, {**result, "status": record["status"]}, seconds)
-        console.inform(f"  {escape(words)}{self._time_left()}", soft_wrap=True)
+        console.inform(f"  {words}{self._time_left()}")
 
     def _time_left(self) -> str:
         """Return "; about 3:05 left", from the mean time of the jobs so far; empty if it is not known."""

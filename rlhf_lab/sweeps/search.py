@@ -73,10 +73,10 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
     confirmation = search.plan_confirmation({})
     shared_prompts = replication(confirmation.stages, confirmation.jobs).shares_prompts
     search.write_study(confirmation)
-    console.inform(f"[bold]{command.recipe}[/]: {escape(redacted(search.question))}", soft_wrap=True)
+    console.inform(f"[bold]{command.recipe}[/]: {escape(redacted(search.question))}", markup=True)
     if command.configs[0].size == "smoke":
-        console.inform(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
-    console.inform(f"  at most {study.trials} trials; directory {directory}", markup=False, soft_wrap=True)
+        console.inform(f"  [yellow]{NOTICE}[/]", markup=True)
+    console.inform(f"  at most {study.trials} trials; directory {directory}")
     invocation.start_building()
 
     state = SearchTrials(study.goal, tuple(study.metrics), study.trials, shared_prompts=shared_prompts)
@@ -84,12 +84,12 @@ def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -
     console.print(trial_table(state))
     best = state.best
     if best is None:
-        console.print(f"no trial is complete; their output is in {directory}/trials", markup=False, soft_wrap=True)
+        console.print(f"no trial is complete; their output is in {directory}/trials")
         return 1
     if state.stopped:
-        console.print(f"The search {state.stopped}.", soft_wrap=True)
-    console.print(selection_note(state), style="dim", soft_wrap=True)
-    console.print(f"best    {state.command}\n", markup=False, soft_wrap=True)
+        console.print(f"The search {state.stopped}.")
+    console.print(selection_note(state), style="dim")
+    console.print(f"best    {state.command}\n")
     try:
         search.confirm(search.plan_confirmation(best.values))
     finally:
@@ -225,15 +225,15 @@ class SettingsSearch:
         return shlex.join([*invocation.program(), *redacted_arguments(words), *_overrides(values)])
 
     def print_trial(self, trial: SearchTrial, state: SearchTrials) -> None:
-        words = escape(words_of(trial.values))
+        words = words_of(trial.values)
         name = f"trial {trial.index + 1} of {self.study.trials}"
         if trial.score is None:
-            console.print(f"  [red]{name} failed:[/] {words}: {escape(str(trial.error))}", soft_wrap=True)
+            console.print(f"  [red]{name} failed:[/] {escape(words)}: {escape(str(trial.error))}", markup=True)
             return
         best = state.best
         assert best is not None
         note = "the best so far" if best.index == trial.index else f"best: {best.score:.4g}, trial {best.index + 1}"
-        console.inform(f"  {name}: {words}: {state.goal.metric} {trial.score:.4g}; {note}", soft_wrap=True)
+        console.inform(f"  {name}: {words}: {state.goal.metric} {trial.score:.4g}; {note}")
 
     def plan_confirmation(self, best: Mapping[str, Any]) -> Confirmation:
         """Return the jobs of the confirmation. The seeds follow the seed of the trials, which selected the best one."""
@@ -274,7 +274,7 @@ class SettingsSearch:
     def confirm(self, confirmation: Confirmation) -> None:
         self.write_study(confirmation, best_is_known=True)
         stages = confirmation.stages
-        console.inform(f"  the best trial on {self.study.confirm_seeds} fresh seeds:", soft_wrap=True)
+        console.inform(f"  the best trial on {self.study.confirm_seeds} fresh seeds:")
         stored = {index for index, stage in enumerate(stages) if stage.result() is not None}
         with JobLines(self.directory, stored, 1, estimates=True).shown(in_process=True):
             for index, stage in enumerate(stages):

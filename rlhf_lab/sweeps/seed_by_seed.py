@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hydra._internal.core_plugins import basic_sweeper
-from rich.markup import escape
 
 from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.core.console import console
@@ -124,7 +123,7 @@ class StudyProgress:
         spent = f"{seeds} of at most {len(study.log.seeds)} seeds done, {duration(time.monotonic() - self.started)}"
         if expected is None:
             outlook = study.log.stopped or f"the first look is after {FIRST} seeds"
-            console.inform(f"  {spent}; {outlook}", soft_wrap=True)
+            console.inform(f"  {spent}; {outlook}")
             return
         sections = [section for section in build_sections(study) if section.metric == study.primary]
         console.inform(rich_table(study, sections))
@@ -137,8 +136,8 @@ class StudyProgress:
             if self.settings.max_minutes is not None:
                 left = min(left, 60 * self.settings.max_minutes - (time.monotonic() - self.started))
             outlook = f"about {further} more seed{'s' * (further > 1)}, {duration(left)} left"
-        console.inform(f"  {spent}; {open_count} of {len(rows)} claims open; {outlook}", soft_wrap=True)
+        console.inform(f"  {spent}; {open_count} of {len(rows)} claims open; {outlook}")
         for row in rows:
             state = "open" if row.verdict in OPEN else row.verdict
             numbers = "" if row.verdict == NOT_SWEPT else f": {verdict_numbers(row)}"
-            console.inform(f"    {state:<13} {escape(row.claim)}{escape(numbers)}", soft_wrap=True)
+            console.inform(f"    {state:<13} {row.claim}{numbers}")

@@ -83,17 +83,15 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     stopping = _stopping_when_decided(directory, study, replication(stages, command.jobs))
     _write_plan(directory, command, study, stages)
     stored = {index for index, stage in enumerate(stages) if stage.result() is not None}
-    console.inform(f"[bold]{command.recipe or 'sweep'}[/]: {escape(redacted(study.question))}", soft_wrap=True)
+    console.inform(f"[bold]{command.recipe or 'sweep'}[/]: {escape(redacted(study.question))}", markup=True)
     if command.configs[0].size == "smoke":
-        console.inform(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
+        console.inform(f"  [yellow]{NOTICE}[/]", markup=True)
     if command.note:
-        console.inform(f"  [yellow]{escape(command.note)}[/]", soft_wrap=True)
+        console.inform(f"  [yellow]{escape(command.note)}[/]", markup=True)
     jobs = f"at most {len(stages)}" if study.until else len(stages)
     console.inform(
         f"  {jobs} jobs, {len(stored)} of them already in the store; directory {directory}\n"
-        f"  each job prints to {directory}/jobs/NUMBER/{OUTPUT}, counted from 0",
-        markup=False,
-        soft_wrap=True,
+        f"  each job prints to {directory}/jobs/NUMBER/{OUTPUT}, counted from 0"
     )
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, and `main` explains them
     try:
@@ -191,7 +189,7 @@ def _launch_jobs(
         from rlhf_lab.sweeps.submitted import followed
 
         text = f"  jobs are submitted to {launcher}; its messages are in {directory}/.submitit"
-        console.inform(text, markup=False, soft_wrap=True)
+        console.inform(text)
         following = followed(launcher)
     try:
         with following as ends:
@@ -456,14 +454,10 @@ def write_results(directory: Path, jobs: int) -> int:
     report = write_study_report(directory)
     study = read_study(directory)
     if study.completed.empty:
-        console.print(f"no job is complete, so there is no table; report {report}", markup=False, soft_wrap=True)
+        console.print(f"no job is complete, so there is no table; report {report}")
     else:
         print_table(directory)
-        console.print(
-            f"table   {directory / 'table.md'}\nplot    {directory / 'plot.svg'}\nreport  {report}",
-            markup=False,
-            soft_wrap=True,
-        )
+        console.print(f"table   {directory / 'table.md'}\nplot    {directory / 'plot.svg'}\nreport  {report}")
     if study.log is not None:
         return len(study.incomplete)  # without the jobs that it did not need
     records = [read_object(directory / "jobs" / str(index) / "job.json") for index in range(jobs)]

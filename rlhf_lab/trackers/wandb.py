@@ -63,7 +63,7 @@ def build(settings: Wandb, subject: TrackedStage) -> WandbTracker:
     if mode == "online" or (mode == "auto" and logged_in(wandb)):
         try:
             run = _init_run(wandb, settings, subject, "online")
-            console.inform(f"  tracked at {run.url}", soft_wrap=True)
+            console.inform(f"  tracked at {run.url}")
         except wandb.errors.Error:
             if mode == "online":
                 raise

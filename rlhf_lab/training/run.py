@@ -152,7 +152,7 @@ class Run:
         # An event may repeat in every step, e.g. an alarm of rollouts; the reader needs it once.
         if text not in self.notes:
             self.notes.append(text)
-            console.detail(f"  note: {text}", markup=False, soft_wrap=True)
+            console.detail(f"  note: {text}")
 
     def log(self, step: int, **metrics: float) -> None:
         """Append one row to metrics.jsonl; non-finite values become null."""

@@ -40,6 +40,19 @@ def test_the_log_has_everything_whatever_is_printed(tmp_path, monkeypatch, out, 
     assert [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", line) for line in logged] == ["result", "course", "detail"]
 
 
+def test_text_is_literal_and_unbroken_and_cells_of_tables_have_markup(out, shown):
+    override = f"data.path={'x' * 100} [bold]"
+    table = Table(box=None, show_header=False, padding=0)
+    table.add_row("[bold]cell[/]")
+    for printed in (override, table):
+        shown.print(printed)
+        with shown.diverted(out):
+            shown.print(printed)
+    shown.print(f"[bold]{'word ' * 20}[/]", markup=True, soft_wrap=False)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines == [override, override, "cell", "cell", ("word " * 16).rstrip(), ("word " * 4).rstrip()]
+
+
 def test_a_log_is_plain_text_without_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "very-secret-value")
     colourful = LabConsole(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=80)
@@ -47,7 +60,7 @@ def test_a_log_is_plain_text_without_secrets(tmp_path, monkeypatch):
     table.add_column("policy")
     table.add_row("\x1b[31mSFT\x07")
     with colourful.logged(tmp_path):
-        colourful.print("[bold red]failed:[/] key very-secret-value")
+        colourful.print("[bold red]failed:[/] key very-secret-value", markup=True)
         colourful.print(table)
     text = (tmp_path / LOG_FILE).read_text()
     assert "failed: key …" in text and "SFT" in text and "┃ policy" in text
@@ -72,7 +85,7 @@ def test_diverted_output_is_logged_too(tmp_path, out, shown):
     output = io.StringIO()
     with shown.logged(tmp_path), shown.diverted(output):
         assert shown.diverted_to is output
-        shown.print("[bold]table[/]")
+        shown.print("[bold]table[/]", markup=True)
     shown.print("after")
     assert output.getvalue() == "table\n" and out.getvalue() == "after\n" and shown.diverted_to is None
     assert "table" in (tmp_path / LOG_FILE).read_text()

@@ -39,6 +39,21 @@ def test_every_reference_of_the_core_leads_somewhere():
         assert packs.load(reference) is not None, reference
 
 
+START = """
+import sys
+import rlhf_lab.main
+from rlhf_lab.core.packs import named
+commands = [reference.partition(":")[0] for reference in named("commands").values()]
+loaded = [name for name in sys.modules if name.startswith("rlhf_lab.packs.")]
+print(*[name for name in loaded if not any(f"{command}.".startswith(f"{name}.") for command in commands)])
+"""
+
+
+def test_a_start_loads_no_module_of_a_pack_but_those_of_its_commands():
+    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """A function that registers a package as installed, with an entry point that names an object of it."""

@@ -91,7 +91,7 @@ def _to_hub(view: card.View, api: Any) -> str:
         directory = Path(temporary) / "model"
         directory.mkdir()
         _write(view, directory)
-        console.inform(f"uploading to {view.request.name}", markup=False)
+        console.inform(f"uploading to {view.request.name}")
         run = view.provenance.run
         message = f"{run.recipe} {run.manifest.get('key')} by rlhf_lab {view.provenance.code}"
         return send(directory, view.request.name, public=view.request.public, message=message, api=api)

@@ -27,4 +27,4 @@ def export_command(arguments: Sequence[str]) -> None:
 
     files = export(Path(arguments[0]), Path(options["to"]))
     for file in files:
-        console.print(f"log: {file}", markup=False, soft_wrap=True)
+        console.print(f"log: {file}")

@@ -85,7 +85,7 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
         prior_sd=None if prior is None else float(prior),
     )
     console.print(printed(written.view))
-    console.print(f"leaderboard: {written.page} and {written.numbers}", markup=False, soft_wrap=True)
+    console.print(f"leaderboard: {written.page} and {written.numbers}")
 
 
 def safety_command(arguments: Sequence[str]) -> None:
@@ -125,4 +125,4 @@ def canaries_command(arguments: Sequence[str]) -> None:
     to = Path(options["to"])
     codes = plant(sources[0], to, count=numbers["n"], repeats=numbers["repeats"], seed=numbers["seed"])
     planted = f"{numbers['n']} codes, {numbers['repeats']} rows each"
-    console.print(f"canaries: {planted}, in {to}; the codes are in {codes}", markup=False, soft_wrap=True)
+    console.print(f"canaries: {planted}, in {to}; the codes are in {codes}")

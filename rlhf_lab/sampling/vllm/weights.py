@@ -216,7 +216,7 @@ class Servers:
         if reason and self.settings.adapters == "swapped":
             raise ConfigError(f"rollout.adapters=swapped: {reason}; set rollout.adapters=auto to send merged models")
         if reason and reason not in self._reasons:
-            console.inform(f"  {reason}: the merged model is sent after every change", markup=False, soft_wrap=True)
+            console.inform(f"  {reason}: the merged model is sent after every change")
             self._reasons.add(reason)
         return not reason
 

@@ -22,7 +22,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from rich.markup import escape
 
 from rlhf_lab.config import registry, root
 from rlhf_lab.core import ranks
@@ -256,7 +255,7 @@ def _outcome(
     report = read_json(directory / f"error_{rank}.json")
     if report:
         # Expected errors have no traceback, and their message is enough.
-        console.print(escape(report["traceback"]), end="", soft_wrap=True)
+        console.print(report["traceback"], end="")
         error = report["error"]
         if report["micro_batch_tokens"]:
             raise DeviceMemoryError(f"{stage.recipe}: {error}", report["micro_batch_tokens"])

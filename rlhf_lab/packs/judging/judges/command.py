@@ -133,7 +133,7 @@ def context_of(
         oracle=corpus.oracle if corpus else None,
         rubric=corpus.rubric if corpus else None,
         device="cpu" if dry_run else device(config.runtime.device),
-        note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
+        note=lambda text: console.print(f"  note: {text}"),
         only_counts=dry_run,
     )
 
@@ -226,4 +226,4 @@ def print_estimate(judge: JudgeSource, caller: JudgeContext, requests: Sequence[
     takes: object = f"{len(requests)} requests, at no cost"
     if isinstance(judge, Service):  # opening another judge may load a model, and is not needed
         takes = estimate(open_judge(judge, caller), requests)
-    console.print(f"{what}: {takes}", soft_wrap=True)
+    console.print(f"{what}: {takes}")

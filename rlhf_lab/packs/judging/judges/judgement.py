@@ -184,7 +184,7 @@ class Judging:
         else:
             lines.append("sent: nothing, everything was judged before")
         for line in (*lines, f"judgement: {self.directory}"):
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(line)
 
 
 def _comparison_lines(metrics: Mapping[str, Any], names: tuple[str, str]) -> list[str]:

@@ -202,4 +202,4 @@ def _serve(source: Path, path: Path, options: LabelOptions) -> None:
 
 
 def say(line: str) -> None:
-    console.print(line, markup=False, soft_wrap=True)
+    console.print(line)

@@ -68,9 +68,7 @@ def by_people(run: Run) -> Comparer:
         waiting = store.add(items)
         if waiting:
             command = shlex.join(["python", "-m", "rlhf_lab", "label", str(path)])
-            console.inform(
-                f"  audit: {waiting} comparisons wait for an answer: {command}", markup=False, soft_wrap=True
-            )
+            console.inform(f"  audit: {waiting} comparisons wait for an answer: {command}")
 
     def answers(items: Sequence[LabelItem]) -> Mapping[str, float]:
         assert store is not None

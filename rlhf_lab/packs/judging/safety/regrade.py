@@ -75,8 +75,8 @@ def run(words: Sequence[str]) -> None:
         graded.append({**row, "score": None, **of_run, **grade_columns(read_grade(completion))})
     write_text(to / "grades.jsonl", json_lines(graded, ensure_ascii=False))
     for line in summary_lines(graded):
-        console.print(line, soft_wrap=True)
-    console.print(f"safety: {to / 'grades.jsonl'}", markup=False, soft_wrap=True)
+        console.print(line)
+    console.print(f"safety: {to / 'grades.jsonl'}")
 
 
 def read_responses(directory: Path) -> Rows:

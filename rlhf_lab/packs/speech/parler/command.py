@@ -65,13 +65,13 @@ def run(arguments: Sequence[str]) -> None:
     options: ParlerSetupOptions = schema.read_options(ParlerSetupOptions, words)
     directory = Path(options.folder) if options.folder else None
     if not action:
-        console.print(PARLER.status(directory), markup=False, soft_wrap=True)
+        console.print(PARLER.status(directory))
         return
     with console.status("installing Parler-TTS"):
         environment = set_up(directory, timeout_s=options.timeout_s)
-    console.print(str(environment), markup=False, soft_wrap=True)
+    console.print(str(environment))
     if options.folder:
-        console.print(f"export {PARLER.variable}={environment.directory}", markup=False, soft_wrap=True)
+        console.print(f"export {PARLER.variable}={environment.directory}")
 
 
 def _train(words: Sequence[str]) -> None:
@@ -101,10 +101,10 @@ def _train(words: Sequence[str]) -> None:
     progress = TrainingProgress(Path(options.to), _origin(settings, options))
     finished = len(progress.rounds)
     if finished == settings.rounds:
-        console.print(f"all {finished} rounds are finished: {progress.model}", markup=False, soft_wrap=True)
+        console.print(f"all {finished} rounds are finished: {progress.model}")
         return
     if finished:
-        console.print(f"continuing after round {finished} of {settings.rounds}", markup=False, soft_wrap=True)
+        console.print(f"continuing after round {finished} of {settings.rounds}")
     with Parler(
         str(progress.model) if finished else options.model,
         dtype=options.dtype,
@@ -122,8 +122,8 @@ def _train(words: Sequence[str]) -> None:
             training = f"{metrics.pairs} pairs, loss {metrics.loss:.3f}, margin {metrics.margin:.3f}"
             if guard:
                 rewards += f", {metrics.refused:.0%} refused by the guard"
-            console.print(f"round {metrics.round}: {rewards}, {training}", markup=False, soft_wrap=True)
-    console.print(f"model: {progress.model}", markup=False, soft_wrap=True)
+            console.print(f"round {metrics.round}: {rewards}, {training}")
+    console.print(f"model: {progress.model}")
 
 
 def _origin(settings: DpoSettings, options: DpoOptions) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> None:
     if to:
         make_dir(to.parent)
         write_text(to, _csv(files, features_N7))
-        console.print(f"{to}: {len(files)} clips", markup=False, soft_wrap=True)
+        console.print(f"{to}: {len(files)} clips")
 
 
 def _check_unreadable(unreadable: Mapping[int, str], count: int, max_bad_files: int) -> None:
@@ -91,7 +91,7 @@ def _check_unreadable(unreadable: Mapping[int, str], count: int, max_bad_files: 
         return
     listed = "\n".join(unreadable.values())
     if len(unreadable) <= max_bad_files and len(unreadable) < count:
-        console.print(f"{len(unreadable)} of {count} files are skipped:\n{listed}", markup=False, soft_wrap=True)
+        console.print(f"{len(unreadable)} of {count} files are skipped:\n{listed}")
         return
     # max_bad_files is only suggested if some files remain
     fix = "Repair or remove them"
