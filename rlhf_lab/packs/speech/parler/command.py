@@ -147,7 +147,7 @@ def read_prompts(source: str) -> list[SpeechPrompt]:
     bad = _FirstBadRow(source)
     prompts = []
     for row in read_rows(source, bad):
-        values = {name: row.values.get(name) for name in SpeechPrompt._fields}
+        values: dict[str, Any] = {name: row.values.get(name) for name in SpeechPrompt._fields}
         for name, value in values.items():
             if not isinstance(value, str) or not value.strip():
                 bad.add(row.file, row.number, f"{name} is {describe(value)}")
