@@ -23,7 +23,7 @@ from scipy.optimize import brentq
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison
-from rlhf_lab.statistics.inference import holm, min_sd_of_outcomes, paired_difference
+from rlhf_lab.statistics.inference import at_level, holm, min_sd_of_outcomes, paired_difference
 from rlhf_lab.statistics.paired_rates import Outcomes, paired_by_prompt, shared_means
 
 MOST_FLIPPED = 20
@@ -41,20 +41,33 @@ class AgentComparison:
 
 
 def compare_agents(outcomes: Mapping[str, Outcomes], template_of: Mapping[Any, Hashable]) -> list[AgentComparison]:
-    """Compare every pair of agents, as one family of tests; a task without a template is a unit of its own."""
+    """Compare every pair of agents, as one family of tests; a task without a template is a unit of its own.
+
+    The minimum detectable effects are those at the strictest level of Holm's adjustment, 5 % over the number of pairs.
+    """
     pairs = list(combinations(outcomes, 2))
-    comparisons = [paired_by_task(outcomes[first], outcomes[second], template_of) for first, second in pairs]
+    alpha = (1 - LEVEL) / max(1, len(pairs))
+    comparisons = [
+        paired_by_task(outcomes[first], outcomes[second], template_of, alpha=alpha) for first, second in pairs
+    ]
     adjusted = holm([comparison.p_value for comparison in comparisons])
     family = zip(pairs, comparisons, adjusted, strict=True)
     return [AgentComparison(*pair, comparison, p_holm) for pair, comparison, p_holm in family]
 
 
-def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]) -> Comparison:
+def paired_by_task(
+    a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable], *, alpha: float = 1 - LEVEL
+) -> Comparison:
     """Return the mean of `b` minus the mean of `a` over the tasks that both attempted, with equal weight per task.
 
     With one 0/1 attempt per task and one task per template, the test is exact McNemar, and the minimum detectable
     effect is the exact one. Otherwise the interval is clustered by template (CR1). The p-value then comes from all
     sign flips of the templates' sums, or from the t test if there are more than `MOST_FLIPPED` templates.
+
+    Args:
+        a, b: task → attempts.
+        template_of: task → template.
+        alpha: level of the test that the minimum detectable effect refers to.
     """
     shared, a_T, b_T, unit_T = shared_means(a, b, template_of)
     templates = len(np.unique(unit_T))
@@ -62,12 +75,12 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
     is_constant = len(set(b_T - a_T)) == 1
     # If all of a few differences are equal, their standard deviation is 0, but the next task may well differ.
     min_sd_T = min_sd_of_outcomes(b_T, a_T) if is_binary and is_constant else None
-    comparison = paired_difference(b_T, a_T, unit_T, min_sd_N=min_sd_T)
+    comparison = at_level(paired_difference(b_T, a_T, unit_T, min_sd_N=min_sd_T), alpha)
     if templates == len(shared):  # the tasks are independent pairs
         exact = paired_by_prompt(a, b)
         if "McNemar" in exact.test:
             comparison = dataclasses.replace(comparison, p_value=exact.p_value, test=exact.test)
-            return _with_exact_effect(comparison, a, b, shared)
+            return _with_exact_effect(comparison, a, b, shared, alpha)
     if not 2 <= templates <= MOST_FLIPPED:
         return comparison
     sums_G = np.bincount(unit_T, weights=b_T - a_T).astype(np.float64)
@@ -75,14 +88,14 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
     return dataclasses.replace(comparison, p_value=sign_flip_exact(sums_G), test=test)
 
 
-def _with_exact_effect(comparison: Comparison, a: Outcomes, b: Outcomes, shared: list[Any]) -> Comparison:
+def _with_exact_effect(comparison: Comparison, a: Outcomes, b: Outcomes, shared: list[Any], alpha: float) -> Comparison:
     """Return the comparison with the minimum detectable effect of exact McNemar.
 
     The rarer kind of discordant tasks is assumed to stay as frequent as observed.
     """
     only_a = sum(a[task][0] > b[task][0] for task in shared)
     only_b = sum(b[task][0] > a[task][0] for task in shared)
-    effect = mcnemar_detectable(len(shared), loss=min(only_a, only_b) / len(shared))
+    effect = mcnemar_detectable(len(shared), loss=min(only_a, only_b) / len(shared), alpha=alpha)
     return dataclasses.replace(comparison, minimum_detectable_effect=effect)
 
 
@@ -105,12 +118,12 @@ def sign_flip_exact(differences_G: FloatArray) -> float:
     return float(np.mean(np.abs(sums) >= observed - slack))
 
 
-def mcnemar_power(n: int, gain: float, loss: float) -> float:
+def mcnemar_power(n: int, gain: float, loss: float, *, alpha: float = 1 - LEVEL) -> float:
     """Return the probability that exact McNemar rejects on `n` tasks, by enumeration.
 
     The number of discordant tasks is d ~ Binomial(n, gain + loss); the first agent alone solves c ~ Binomial(d, loss /
     (gain + loss)) of them. The test rejects if c or d − c is at most k_d, the maximum k with
-    2·P(Binomial(d, ½) ≤ k) ≤ α = 1 − LEVEL.
+    2·P(Binomial(d, ½) ≤ k) ≤ α.
 
     `gain` is the probability that only the second agent solves a task, `loss` that only the first one does.
     """
@@ -121,7 +134,6 @@ def mcnemar_power(n: int, gain: float, loss: float) -> float:
         )
     if discordant == 0:
         return 0.0
-    alpha = 1 - LEVEL
     d = np.arange(n + 1)
     critical = stats.binom.ppf(alpha / 2, d, 0.5)
     # ppf returns the minimum k with P(≤ k) ≥ α/2; the test rejects at this k only if the two are equal.
@@ -135,14 +147,15 @@ def mcnemar_power(n: int, gain: float, loss: float) -> float:
     return float(np.sum(probability_of_d * rejects))
 
 
-def mcnemar_detectable(n: int, loss: float = 0.0) -> float:
-    """Return the minimum difference gain − loss that exact McNemar finds on `n` tasks with probability `POWER`.
+def mcnemar_detectable(n: int, loss: float = 0.0, *, alpha: float = 1 - LEVEL) -> float:
+    """Return the minimum difference gain − loss that exact McNemar at the level `alpha` finds on `n` tasks with
+    probability `POWER`.
 
     The best case is `loss` = 0: the second agent solves every task that the first solves. inf if no difference is
     large enough.
     """
     largest = 1.0 - loss
-    if n < 1 or largest <= loss or mcnemar_power(n, largest, loss) < POWER:
+    if n < 1 or largest <= loss or mcnemar_power(n, largest, loss, alpha=alpha) < POWER:
         return math.inf
-    gain = brentq(lambda gain: mcnemar_power(n, gain, loss) - POWER, loss, largest)
+    gain = brentq(lambda gain: mcnemar_power(n, gain, loss, alpha=alpha) - POWER, loss, largest)
     return float(gain) - loss

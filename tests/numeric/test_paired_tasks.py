@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.statistics.inference import mcnemar_exact, paired_difference
+from rlhf_lab.statistics.inference import at_level, mcnemar_exact, paired_difference
 from rlhf_lab.statistics.paired_tasks import (
     compare_agents,
     mcnemar_detectable,
@@ -121,6 +121,17 @@ def test_a_family_of_agents():
     assert first.adjusted_p == pytest.approx(2 * 2 / 2**7)
     assert third.adjusted_p == pytest.approx(2 / 2**4)
     assert first.adjusted_p <= 0.05 < third.adjusted_p
+    # at 5 % / 3 McNemar needs 7 discordant tasks, all in favour of one agent: 2·½⁷ = .016
+    assert stats.binom.sf(6, 12, second.comparison.minimum_detectable_effect) == pytest.approx(0.8)
+
+
+def test_a_family_with_several_attempts_per_task():
+    rng = np.random.default_rng(0)
+    outcomes = {name: {task: rng.integers(0, 2, 3).tolist() for task in range(30)} for name in "abc"}
+    for found in compare_agents(outcomes, {}):
+        alone = paired_by_task(outcomes[found.first], outcomes[found.second], {})
+        assert found.comparison == at_level(alone, 0.05 / 3)
+        assert found.comparison.minimum_detectable_effect > alone.minimum_detectable_effect
 
 
 def test_tasks_of_one_agent_alone_do_not_count():

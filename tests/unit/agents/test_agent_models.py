@@ -10,6 +10,7 @@ from judge_server import MODELS, JudgeServer, Said, status
 from support import checked, gpt2_tokenizer, save_tiny
 
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
+from rlhf_lab.packs.agents.harness import models
 from rlhf_lab.packs.agents.harness.agent import Assignment
 from rlhf_lab.packs.agents.harness.brief import Brief
 from rlhf_lab.packs.agents.harness.models import open_agents, open_model
@@ -126,6 +127,11 @@ def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
     simple = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
     assert simple.identity != model.identity
     assert "never follow" not in simple.prompts.with_tools((), native=True)
+
+
+def test_calls_are_text_with_a_model_that_takes_no_tools(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "open_judge", lambda *_: SimpleNamespace(identity={}, takes_tools=False))
+    assert not open_model(connected(server, "anthropic", tmp_path)).native_calls
 
 
 def local(directory, policy, *overrides: str):

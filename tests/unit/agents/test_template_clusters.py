@@ -14,6 +14,8 @@ from rlhf_lab.gates.scores import Scores
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.study.policy_view import policy_view
+from rlhf_lab.results.gains import compare_policies
+from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import p_text
 from rlhf_lab.studies.frame import read_study
 
@@ -35,6 +37,12 @@ def write_run(directory: Path, kind: str, *, templates: Sequence[str] = TEMPLATE
     (directory / "manifest.json").write_text(json.dumps({"recipe": kind, "key": directory.name, "needs": {}}))
     (directory / "config.yaml").write_text(f"algorithm: {{kind: {kind}}}\n")
     return directory
+
+
+def test_two_agents_of_a_run_are_compared_by_template(tmp_path):
+    run = read_run(write_run(tmp_path / "run", "agent_bench", react=(0, 0, 0, 1, 1, 0), plan=(1, 1, 1, 0, 0, 1)))
+    difference = compare_policies(run, "plan", "react", "success").difference
+    assert (difference.n, difference.clusters) == (6, 3)
 
 
 def test_two_runs_are_compared_by_template(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from support import checked, planned, said
 from synthetic_audio import RATE, say
 
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.packs.speech.reward_models.recogniser import build as fit_stage
 from rlhf_lab.packs.speech.reward_models.settings import RecogniserStage
@@ -189,6 +189,9 @@ def test_folders_that_hold_something_else(corpus, tmp_path):
     ]
     for module, settings, role, file in cases:
         with pytest.raises(ConfigError, match=rf"needs\.{role}=.* has no {file}"):
+            module.build(settings, run_on(corpus, **{role: str(tmp_path)}))
+        (tmp_path / file).write_text("no model")
+        with pytest.raises(ArtifactError, match="damaged"):
             module.build(settings, run_on(corpus, **{role: str(tmp_path)}))
 
 

@@ -96,7 +96,7 @@ def test_prompts_of_a_file(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows[:1]))
     assert read_prompts(str(file)) == [PROMPT]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"row 2 is not a prompt; expected the form \{"):
+    with pytest.raises(DataError, match=r"row 2 is not a prompt: description is text ''.*; expected the form \{"):
         read_prompts(str(file))
     separated = {"text": "Hello.\u2028Bye.", "description": "A voice."}  # JSON may contain this line separator
     file.write_text(json.dumps(separated, ensure_ascii=False) + "\n")
@@ -104,14 +104,17 @@ def test_prompts_of_a_file(tmp_path):
     file.write_text(json.dumps(rows[0]), encoding="utf-8-sig")
     assert read_prompts(str(file)) == [PROMPT]
     file.write_text(json.dumps({**rows[0], "text": "Grüße."}, ensure_ascii=False), encoding="latin-1")
-    with pytest.raises(DataError, match="row 1 is not a prompt"):
+    with pytest.raises(DataError, match="row 1 is not a prompt: byte 13 is 0xfc, not UTF-8; save the file as UTF-8"):
         read_prompts(str(file))
     file.write_text("hello\n")
-    with pytest.raises(DataError, match="row 1 is not a prompt"):
+    with pytest.raises(DataError, match=r"row 1 is not a prompt: .*JSON"):
         read_prompts(str(file))
     file.write_text("")
     with pytest.raises(DataError, match="has no prompts"):
         read_prompts(str(file))
+    for other in (tmp_path, "owner/name"):
+        with pytest.raises(DataError, match=r"is not a file .*; name a JSONL file of prompts"):
+            read_prompts(str(other))
 
 
 @pytest.mark.parametrize(

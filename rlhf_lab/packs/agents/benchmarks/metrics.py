@@ -11,7 +11,10 @@ ATTEMPTS = (
     # comparison with the first agent
     Metric("success_change", "success minus that of the first agent, paired by task"),
     Metric("success_p", "two-sided p of that change, with Holm's adjustment over all pairs of agents"),
-    Metric("success_detectable", "minimum change that this run detects with 80 % power"),
+    Metric(
+        "success_detectable",
+        "minimum change that this run detects with 80 % power at the strictest level of Holm's adjustment",
+    ),
     # size of the benchmark
     Metric("attempts", "attempts of all agents"),
     Metric("tasks/<set>", "number of tasks, by set"),

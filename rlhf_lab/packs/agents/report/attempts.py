@@ -69,7 +69,8 @@ def attempts_page(run: StoredRun, *, budget: int = BUDGET_BYTES) -> ReportPage |
     if pairs := _pair_rows(run.path):
         note = (
             "Paired comparisons on the same tasks. p is adjusted by Holm's method over the pairs of one metric; "
-            "“detectable” is the difference that would be detected with 80 % power."
+            "“detectable” is the difference that would be detected with 80 % power at the strictest level of the "
+            "adjustment."
         )
         headings = ("metric", "agents", "difference", term("p (Holm)"), term("detectable"), "tasks", "test")
         table = ReportTable(headings, pairs, "names")

@@ -52,7 +52,7 @@ class ToolWorld:
     """Environment and task set; implements `core.episodes.Environment` and `task_set.TaskSet`.
 
     A task is identified by its index: everything in it is sampled with a seed from (seed, split, index). Test tasks use
-    names that no training task uses (`names.py`).
+    names that no training task uses (`bases.py`).
 
     Test tasks cycle through the kinds, so that each kind has the same number of them.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from rlhf_lab.config import schema
 from rlhf_lab.core.console import console
@@ -15,7 +14,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.user_code import load_from_file, names_object
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows
+from rlhf_lab.data.rows import BadRows, describe
 from rlhf_lab.packs.speech.parler.environment import PARLER, set_up
 
 if TYPE_CHECKING:
@@ -140,22 +139,27 @@ def _origin(settings: DpoSettings, options: DpoOptions) -> dict[str, Any]:
 
 
 def read_prompts(source: str) -> list[SpeechPrompt]:
-    """Read prompts from a JSONL file. Raises DataError that names the first invalid row."""
+    """Read prompts from a JSONL file. Raises DataError that names the first invalid row, and what is wrong with it."""
     from rlhf_lab.packs.speech.parler.client import SpeechPrompt
 
-    bad = BadRows(source, limit=sys.maxsize)
+    if not Path(source).is_file():  # a progress has the digest of one file
+        raise DataError(f"prompts={source} is not a file (relative to {Path.cwd()}); name a JSONL file of prompts")
+    bad = _FirstBadRow(source)
     prompts = []
     for row in read_rows(source, bad):
-        values = [row.values.get(name) for name in SpeechPrompt._fields]
-        texts = [text for text in values if isinstance(text, str) and text.strip()]
-        if len(texts) == len(values):
-            prompts.append(SpeechPrompt(*texts))
-        else:
-            bad.add(row.file, row.number, "a text is missing")
-    if bad.count:
-        file, number = bad.rows()[0]
-        form = '{"text": "Good morning.", "description": "A calm voice."}'
-        raise DataError(f"{file}, row {number} is not a prompt; expected the form {form}")
+        values: dict[str, Any] = {name: row.values.get(name) for name in SpeechPrompt._fields}
+        for name, value in values.items():
+            if not isinstance(value, str) or not value.strip():
+                bad.add(row.file, row.number, f"{name} is {describe(value)}")
+        prompts.append(SpeechPrompt(**values))
     if not prompts:
         raise DataError(f"{source} has no prompts; write one JSON object with text and description per line")
     return prompts
+
+
+class _FirstBadRow(BadRows):
+    """Raises DataError at the first invalid row: the settings of data, which allow some, do not apply to prompts."""
+
+    def add(self, file: str, number: int, problem: str) -> NoReturn:
+        form = '{"text": "Good morning.", "description": "A calm voice."}'
+        raise DataError(f"{file}, row {number} is not a prompt: {problem}; expected the form {form}")

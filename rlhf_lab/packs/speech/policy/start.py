@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
@@ -19,10 +18,6 @@ from rlhf_lab.packs.speech.policy.codec_lm import CodecConfig
 from rlhf_lab.packs.speech.sound.stream import all_words
 from rlhf_lab.training.run import Run
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-
 UNKNOWN = "<|unknown|>"
 
 
@@ -32,8 +27,6 @@ def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTo
     Args:
         sizes: number of codes of each codebook.
     """
-    from transformers import PreTrainedTokenizerFast
-
     # sorted, so that token ids do not depend on the order of prompts
     words = sorted({word for prompt in prompts for word in prompt.split()})
     vocabulary = [*SPECIAL, UNKNOWN, *words, *all_words(sizes)]

@@ -21,11 +21,7 @@ from rlhf_lab.training.stage_spec import Evidence, Inputs, ModelCopies, Outputs,
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-
-if TYPE_CHECKING:
-    from rlhf_lab.config.root import Config
     from rlhf_lab.training.run_settings import Evaluation
-
 
 SETS = ("all", "five", "validated", "hand")
 """Named sets of features."""

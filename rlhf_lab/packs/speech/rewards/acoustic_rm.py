@@ -21,10 +21,10 @@ from torch import nn
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ArtifactError, ConfigError
-from rlhf_lab.core.files import read_json, write_text
+from rlhf_lab.core.files import read_object, write_text
 from rlhf_lab.core.types import TextReward
 from rlhf_lab.models.model_files import reading_weights
-from rlhf_lab.packs.speech.rewards.clips import features_of, is_silent, renderer_of, reward_of_sound
+from rlhf_lab.packs.speech.rewards.clips import features_of, is_silent, model_file, renderer_of, reward_of_sound
 from rlhf_lab.packs.speech.rewards.settings import SILENT, AcousticModel
 from rlhf_lab.packs.speech.sound.features import NAMES, fill_undefined
 from rlhf_lab.training.run import Run
@@ -127,24 +127,17 @@ class FeatureModel:
         Args:
             role: role of the model in `needs`, for the error message.
         """
-        directory = Path(source)
-        entries = read_json(directory / MODEL_FILE)
-        if not isinstance(entries, dict):
-            raise ConfigError(
-                f"needs.{role}={source} has no {MODEL_FILE}; name the directory of a run of algorithm=acoustic_reward, "
-                "or the recipe tts_reward"
-            )
-        with reading_weights(directory):
+        file = model_file(source, MODEL_FILE, role, "algorithm=acoustic_reward, or the recipe tts_reward")
+        with reading_weights(file.parent):
+            entries = read_object(file)
             # the file may come from a version with other features
             unknown = [name for name in entries["features"] if name not in NAMES]
             if unknown:
-                raise ArtifactError(
-                    f"{directory / MODEL_FILE} has unknown features {', '.join(unknown)}; expected {', '.join(NAMES)}"
-                )
+                raise ArtifactError(f"{file} has unknown features {', '.join(unknown)}; expected {', '.join(NAMES)}")
             means_F, sds_F = np.array(entries["means"]), np.array(entries["sds"])
             standardiser = Standardiser(tuple(entries["features"]), means_F, sds_F)
             network = new_network(len(standardiser.names), entries["hidden"], seed=0)  # its weights are replaced
-            network.load_state_dict(load_file(directory / WEIGHTS_FILE))
+            network.load_state_dict(load_file(file.with_name(WEIGHTS_FILE)))
             return cls(standardiser, network, entries["score_mean"], entries["score_sd"])
 
 

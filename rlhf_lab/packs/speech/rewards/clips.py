@@ -7,6 +7,7 @@ way. Therefore the terms of a reward graph decode and measure each response only
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -41,6 +42,18 @@ def renderer_of(run: Run, what: str) -> Renderer:
             "such as data=speech"
         )
     return renderer
+
+
+def model_file(source: str | Path, name: str, role: str, made_by: str) -> Path:
+    """Return the file of a stored model. Raises ConfigError if the directory that `needs` names for the role has none.
+
+    Args:
+        made_by: what writes such a directory, for the error message.
+    """
+    path = Path(source) / name
+    if not path.is_file():
+        raise ConfigError(f"needs.{role}={source} has no {name}; name the directory of a run of {made_by}")
+    return path
 
 
 def features_of(renderer: Renderer, responses: Sequence[str], title: str = "") -> FloatArray:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.media import Renderer
 from rlhf_lab.core.types import FloatArray, RewardBatch
-from rlhf_lab.packs.speech.rewards.clips import renderer_of, scored_once
+from rlhf_lab.packs.speech.rewards.clips import model_file, renderer_of, scored_once
 from rlhf_lab.packs.speech.rewards.settings import IntelligibilityTerm
 from rlhf_lab.packs.speech.sound.recogniser import Recogniser
 from rlhf_lab.training.run import Run
@@ -70,10 +69,6 @@ def target_phones(metadata: Mapping[str, object], prompt: str) -> list[str]:
 def build(settings: IntelligibilityTerm, run: Run) -> IntelligibilityReward:
     del settings  # the reward graph applies `floor` and `below`
     renderer = renderer_of(run, "reward=intelligibility")
-    path = Path(run.needs["recogniser"]) / RECOGNISER_FILE
-    if not path.is_file():
-        raise ConfigError(
-            f"needs.recogniser={path.parent} has no {RECOGNISER_FILE}; name the directory of a run of "
-            "algorithm=recogniser, or the recipe tts_recogniser"
-        )
-    return IntelligibilityReward(renderer, Recogniser.load(path))
+    made_by = "algorithm=recogniser, or the recipe tts_recogniser"
+    file = model_file(run.needs["recogniser"], RECOGNISER_FILE, "recogniser", made_by)
+    return IntelligibilityReward(renderer, Recogniser.load(file))

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_json, write_text
+from rlhf_lab.core.files import read_object, write_text
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.types import TextReward
 from rlhf_lab.models.model_files import reading_weights
-from rlhf_lab.packs.speech.rewards.clips import renderer_of, reward_of_sound
+from rlhf_lab.packs.speech.rewards.clips import model_file, renderer_of, reward_of_sound
 from rlhf_lab.packs.speech.rewards.settings import SpeechEncoder
 from rlhf_lab.training.run import Run
 
@@ -186,16 +186,13 @@ class SpeechModel:
         Args:
             role: role of the model in `needs`, for the error message.
         """
-        directory = Path(source)
-        entries = read_json(directory / FILE)
-        if not isinstance(entries, dict):
-            raise ConfigError(
-                f"needs.{role}={source} has no {FILE}; name the directory of a run of algorithm=wav2vec2_reward"
-            )
-        with reading_weights(directory):
-            scorer = SpeechScorer(load_trunk(str(directory), seed=0), frozen=entries["frozen"])
-            scorer.head.load_state_dict(load_file(directory / HEAD_FILE))
-            return cls(scorer.to(device).eval(), device, entries["score_mean"], entries["score_sd"], batch_seconds)
+        file = model_file(source, FILE, role, "algorithm=wav2vec2_reward")
+        with reading_weights(file.parent):
+            entries = read_object(file)
+            frozen, mean, sd = entries["frozen"], entries["score_mean"], entries["score_sd"]
+            scorer = SpeechScorer(load_trunk(str(file.parent), seed=0), frozen=frozen)
+            scorer.head.load_state_dict(load_file(file.with_name(HEAD_FILE)))
+            return cls(scorer.to(device).eval(), device, mean, sd, batch_seconds)
 
 
 def has_sound(clips: Sequence[Audio]) -> BoolArray:

@@ -117,7 +117,6 @@ def extract_many(
         DataError: files cannot be read or are outside the limits of `read_audio`. The message lists all of them; the
             other files have been measured by then.
     """
-    # rows of unreadable clips stay NaN
     features_N7 = np.full((len(clips), len(FEATURES)), np.nan)  # rows of unreadable clips stay NaN
     problems: dict[int, str] = {} if unreadable is None else unreadable
     with closing(FeatureCache(Path(cache) if cache else None, len(FEATURES))) as known:
