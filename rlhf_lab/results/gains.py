@@ -247,9 +247,9 @@ def _significant_direction(comparison: Comparison, p_holm: float) -> int:
 
 
 def five_numbers(values: Sequence[float] | np.ndarray) -> tuple[float, ...] | None:
-    """Return the 5, 25, 50, 75 and 95 % quantiles of the scored values; None if nothing is scored."""
+    """Return the 5, 25, 50, 75 and 95 % quantiles of the finite values; None without any."""
     values_N = np.asarray(values, dtype=float)
-    scored_N = values_N[~np.isnan(values_N)]
+    scored_N = values_N[np.isfinite(values_N)]
     if not scored_N.size:
         return None
     return tuple(float(value) for value in np.quantile(scored_N, (0.05, 0.25, 0.5, 0.75, 0.95)))

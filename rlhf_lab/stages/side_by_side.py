@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +34,7 @@ from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import STOP_SIGNALS, die_with_parent
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, position, stoppable
-from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED, describe_exit, signals_forwarded
+from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED, StopSignals, describe_exit, stop_signals
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.training.loop import Interrupted, Paused
 
@@ -74,7 +74,7 @@ def build(root: Stage, started: float) -> None:
         return
     builders: list[_StageProcess] = []
     try:
-        with TemporaryDirectory(dir=scratch_dir()) as errors, _forward_signals(builders) as signals:
+        with TemporaryDirectory(dir=scratch_dir()) as errors, stop_signals() as signals:
             _schedule(root, missing, builders, signals, slots, started, Path(errors))
     finally:
         for builder in builders:
@@ -83,8 +83,8 @@ def build(root: Stage, started: float) -> None:
                 os.kill(builder.pid, signal.SIGKILL)
                 os.waitpid(builder.pid, 0)
             os.close(builder.output)
-    if signals:
-        raise Interrupted(f"stopped by {signal.Signals(signals[0]).name}")
+    if signals.received:
+        raise Interrupted(f"stopped by {signal.Signals(signals.received[0]).name}")
 
 
 def _slots(missing: Sequence[Stage]) -> int:
@@ -127,7 +127,7 @@ def _schedule(
     root: Stage,
     missing: Sequence[Stage],
     builders: list[_StageProcess],
-    signals: Sequence[int],
+    signals: StopSignals,
     slots: int,
     started: float,
     errors: Path,
@@ -145,14 +145,13 @@ def _schedule(
             # that never gets one.
             needs_begun = awaited[stage.directory] & unbuilt <= begun
             ready = required[stage.directory].isdisjoint(unbuilt) and needs_begun
-            if ready and len(running) < slots and not signals:
+            if ready and len(running) < slots and not signals.received:
                 waiting.remove(stage)
                 console.inform(f"  {position(stage, root)} starts")
                 with _held_signals():
-                    if signals:
-                        break
                     builders.append(_fork_builder(stage, started, errors / stage.directory.name))
                 running.append(builders[-1])
+        signals.forward(builder.pid for builder in running)
         _print_output(running)
         for builder in running:
             builder.bars.update()
@@ -164,7 +163,7 @@ def _schedule(
                 unbuilt.discard(builder.stage.directory)
                 seconds = time.monotonic() - builder.began
                 console.inform(f"  {builder.stage.recipe} is complete after {seconds:.0f} s")
-        if signals and not any(builder.status is None for builder in builders):
+        if signals.received and not any(builder.status is None for builder in builders):
             return
 
 
@@ -240,16 +239,17 @@ def _has_finished(builder: _StageProcess) -> bool:
     return bool(pid)
 
 
-def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signals: Sequence[int]) -> None:
+def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signals: StopSignals) -> None:
     """Stop the other builders, which save a checkpoint first, and raise the error of `cause`, unless a signal came."""
     for builder in builders:
         if builder.status is None:
             os.kill(builder.pid, signal.SIGTERM)
     while running := [builder for builder in builders if builder.status is None]:
+        signals.forward(builder.pid for builder in running)
         _print_output(running)
         for builder in running:
             _has_finished(builder)
-    if signals:
+    if signals.received:
         return
     result = read_object(cause.stage.directory / "result.json")
     if cause.status == STOPPED and result.get("status") == "paused":
@@ -263,26 +263,12 @@ def _stop_others(builders: Sequence[_StageProcess], cause: _StageProcess, signal
 
 @contextmanager
 def _held_signals() -> Iterator[None]:
-    """Hold signals that stop a run until the end of the block.
+    """Hold signals that stop a run in this thread, the only one that a forked process has.
 
-    Otherwise one that arrives while a process is forked would be lost: it is not forwarded to a process that is not
-    listed yet, and the new process would handle it like its parent, which only records it.
+    Otherwise the new process would handle one that arrives before it can stop like its parent, which only records it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _forward_signals(builders: Sequence[_StageProcess]) -> AbstractContextManager[list[int]]:
-    """Forward signals that stop a run to every builder; yield the list of received signals."""
-    parent = os.getpid()
-
-    def forward(number: int) -> None:
-        if os.getpid() == parent:  # a forked process has this handler again after it has built its stage
-            for builder in builders:
-                if builder.status is None:
-                    os.kill(builder.pid, number)
-
-    return signals_forwarded(forward)

@@ -128,7 +128,7 @@ def _spearman(both_2N: FloatArray) -> float:
     """Return Spearman's ρ over the responses that both scores have; NaN if one of them does not vary."""
     scored_2n = both_2N[:, ~np.isnan(both_2N).any(axis=0)]
     ranks_2n = rankdata(scored_2n, axis=1) - (scored_2n.shape[1] + 1) / 2
-    norms = float(np.linalg.norm(ranks_2n, axis=1).prod())
+    norms = math.sqrt(np.square(ranks_2n).sum(axis=1).prod())  # exact for equal ranks, so that ρ is then 1
     return float(ranks_2n[0] @ ranks_2n[1]) / norms if norms > 0 else math.nan
 
 

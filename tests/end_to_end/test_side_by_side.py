@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sizes import overrides
 from support import command_inside, planned
 
 from rlhf_lab.stages import side_by_side
-from rlhf_lab.stages.launch.processes import STOPPED
+from rlhf_lab.stages.launch.processes import STOPPED, stop_signals
 from rlhf_lab.stages.side_by_side import _can_overlap, _slots
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
@@ -80,16 +81,23 @@ def test_a_stage_that_fails_stops_the_others_and_is_named(tmp_path: Path, monkey
 
 
 def test_a_signal_that_arrives_while_a_process_starts_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread, such as that of the progress bars, receives a signal that this one holds."""
+    fork, done = os.fork, threading.Event()
+
+    def fork_after_a_signal() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_after_a_signal)
     monkeypatch.setattr(side_by_side, "ensure", lambda *_, **__: time.sleep(20))
+    stage = planned("sft", f"outputs={tmp_path}")
     builders: list[side_by_side._StageProcess] = []
-    with side_by_side._forward_signals(builders) as signals:
-        with side_by_side._held_signals():
-            signal.raise_signal(signal.SIGINT)  # to this thread: pytest-xdist has others, which hold no signals
-            builders.append(side_by_side._fork_builder(planned("sft"), 0.0, tmp_path / "error"))
-            assert not signals
-        _, status = os.waitpid(builders[0].pid, 0)
+    threading.Thread(target=done.wait).start()
+    with stop_signals() as signals:
+        side_by_side._schedule(stage, [stage], builders, signals, 2, 0.0, tmp_path)
+    done.set()
     os.close(builders[0].output)
-    assert (signals, os.waitstatus_to_exitcode(status)) == ([signal.SIGINT], STOPPED)
+    assert (signals.received, builders[0].status) == ([signal.SIGINT], STOPPED)
 
 
 def test_ctrl_c_stops_all_of_them_saved(tmp_path: Path) -> None:

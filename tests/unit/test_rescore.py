@@ -68,6 +68,7 @@ def test_order_is_compared_prompt_by_prompt(tmp_path):
     assert (first.metrics["rank_first"].mean, second.metrics["rank_first"].mean) == pytest.approx((1, -1))
     constant = rank_correlation([1.0, 1.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0], [np.arange(2), np.arange(2, 4)])
     assert (constant.mean, constant.n, constant.unscored) == (pytest.approx(1), 1, 1)
+    assert rank_correlation([0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [np.arange(3)]).mean == 1
 
 
 def test_an_unscored_reply_has_no_probability_to_be_chosen():

@@ -14,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -130,15 +131,10 @@ def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_toke
         ended_before = _when_ended(stage)
         workers: list[subprocess.Popen[bytes]] = []
         hide_bars()  # the main worker draws on the same terminal
-
-        def forward(number: int) -> None:
-            for worker in workers:
-                if worker.poll() is None:
-                    worker.send_signal(number)
-
         try:
-            with signals_forwarded(forward) as signals:
-                workers += [_start_worker(order_file, rank, count) for rank in range(count)]
+            with stop_signals() as signals:
+                for rank in range(count):
+                    workers.append(_start_worker(order_file, rank, count))
                 failed, hung = _wait_for_all(workers, signals)
         finally:
             for worker in workers:
@@ -148,7 +144,7 @@ def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_toke
         cause = _cause(failed, order_file.parent) if failed else hung
         # A failure may come before the main process replaces the result of an earlier attempt by its own.
         is_earlier = cause is not None and ended_before is not None and ended_before == _when_ended(stage)
-        return _outcome(stage, order_file.parent, codes, cause, signals, is_earlier=is_earlier)
+        return _outcome(stage, order_file.parent, codes, cause, signals.received, is_earlier=is_earlier)
 
 
 def _start_worker(order_file: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
@@ -164,21 +160,35 @@ def _start_worker(order_file: Path, rank: int, count: int) -> subprocess.Popen[b
     return subprocess.Popen(command, env=environment, start_new_session=True, stdout=console.diverted_to)
 
 
+@dataclass
+class StopSignals:
+    """Signals that stop a run, in order of arrival, and how many of them each process (by its id) was sent.
+
+    A handler that forwarded them at once would miss a process that is being started.
+    """
+
+    received: list[int] = field(default_factory=list)
+    sent: Counter[int] = field(default_factory=Counter)
+
+    def forward(self, pids: Iterable[int]) -> None:
+        """Send each of the running processes the signals that it was not sent before."""
+        received = tuple(self.received)
+        for pid in pids:
+            for number in received[self.sent[pid] :]:
+                os.kill(pid, number)
+            self.sent[pid] = len(received)
+
+
 @contextmanager
-def signals_forwarded(forward: Callable[[int], None]) -> Iterator[list[int]]:
-    """Forward signals that stop a run to other processes; yield the list of received signals."""
-    received: list[int] = []
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        forward(number)
-
-    with handled(handle):
-        yield received
+def stop_signals() -> Iterator[StopSignals]:
+    """Record the signals that stop a run in this block, which forwards them to its processes."""
+    signals = StopSignals()
+    with handled(lambda number, _frame: signals.received.append(number)):
+        yield signals
 
 
 def _wait_for_all(
-    workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]
+    workers: Sequence[subprocess.Popen[bytes]], signals: StopSignals
 ) -> tuple[dict[int, int], int | None]:
     """Wait for all workers. Return rank → exit status of those that failed, and a rank that hung or None.
 
@@ -189,6 +199,7 @@ def _wait_for_all(
     deadline = float("inf")
     while True:
         running = [worker for worker in workers if worker.poll() is None]
+        signals.forward(worker.pid for worker in running)
         finished = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll()) is not None}
         # Statuses do not change once a worker has finished, so those recorded earlier are simply repeated.
         failed |= {rank: code for rank, code in finished.items() if code not in (0, STOPPED)}
@@ -196,7 +207,7 @@ def _wait_for_all(
             return failed, None
         limit = END_SECONDS["failed" if failed else "ended"] if finished else float("inf")
         deadline = min(deadline, time.monotonic() + limit)
-        if time.monotonic() > deadline or signals.count(signal.SIGINT) > 1:
+        if time.monotonic() > deadline or signals.received.count(signal.SIGINT) > 1:
             for worker in running:
                 worker.kill()
             return failed, workers.index(running[0])

@@ -192,6 +192,7 @@ METRICS = [
         {"accuracy@1": rate(0.5), "accuracy@4": rate(0.7), "accuracy@16": rate(0.8), "tokens@16": 384.0},
         "of the prompts are answered correctly for 384 tokens a prompt; with one sample 0.500",
     ),
+    ("test_time", {"accuracy@4": rate(0.7)}, "With 4 samples 0.700 ±0.020 of the prompts are answered correctly."),
 ]
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from rlhf_lab.cli.commands import compare_command
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.reports.comparison.compare import find_sides, run_differences
+from rlhf_lab.reports.comparison.compare import find_sides, run_differences, stored_numbers
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.comparison.scales import setting_changes
 from rlhf_lab.reports.comparison.view import cells
@@ -182,6 +182,7 @@ def test_runs_without_replies_are_compared_by_their_intervals(tmp_path):
     assert "accuracy: 0.60 ±0.10 and 0.90 ±0.10, unpaired z 4.16, p < 0.001" in view["finding"]
     assert ("training time, s", "10.0", "25.0", "× 2.50") in view["costs"]
     assert [name for name, _ in view["charts"]] == ["loss"] and view["bare"][0][0] == "rows"
+    assert [row[0] for row, _ in stored_numbers(*find_sides(a, b), tested=("accuracy", "ece"))] == ["rows"]
 
 
 @pytest.mark.parametrize("missing", ["evaluation.jsonl", "metrics.jsonl", "config.yaml", "manifest.json"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.monitoring.replay import read_trace, replay, rule_rows, summary, table
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.run.samples import BUDGET_BYTES
+from rlhf_lab.results.gains import five_numbers
 
 REPLIES = 64
 LIMITS = {"every": 1, "warmup": 3, "planned": 20, "z": 0.01, "kl": 0.15, "rising": 3, "budget": 0.05, "tolerance": 0.1}
@@ -151,6 +153,10 @@ def test_what_is_no_trace_is_refused(tmp_path):
         replay(write_trace(tmp_path, samples(6)), {"zz": 1})
     with pytest.raises(ConfigError, match="monitor needs"):
         monitor_command([])
+
+
+def test_infinite_rewards_leave_the_quantiles_of_the_others():
+    assert five_numbers([1.0, math.inf, math.nan]) == (1.0,) * 5
 
 
 @pytest.mark.slow
