@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rlhf_lab.training.settings import TrainingSettings as TrainingSettings
     from rlhf_lab.training.totals import LossOutput as LossOutput
 
-__version__ = "0.16.0"
+__version__ = "0.17.0"
 
 EXPORTS = {
     "run": "rlhf_lab.notebook",
