@@ -151,10 +151,6 @@ def correlation_cells(verdict: CorrelationVerdict) -> tuple[str, ...]:
     return (verdict.claim, verdict.verdict, str(verdict.pooled.n), compact(verdict.pooled), panels)
 
 
-def correlation_conclusion(study: Study) -> str:
-    return " ".join(verdict.sentence for verdict in correlations_of(study))
-
-
 def correlation_title(verdict: CorrelationVerdict) -> str:
     return f"{metric_title(verdict.metric)} and {metric_title(verdict.outcome)}"
 

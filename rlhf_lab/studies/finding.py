@@ -11,13 +11,13 @@ from rich.text import Text
 from rlhf_lab.results.answer import Conclusion
 from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, signed
 from rlhf_lab.studies.claims import NOT_SWEPT, VERDICTS
-from rlhf_lab.studies.correlations import correlation_conclusion
+from rlhf_lab.studies.correlations import CorrelationVerdict, correlations_of
 from rlhf_lab.studies.crossing import crossing_conclusion
 from rlhf_lab.studies.curves import curve_conclusion
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.look_log import LookLog
 from rlhf_lab.studies.pareto_front import pareto_conclusion
-from rlhf_lab.studies.rates import rate_conclusion
+from rlhf_lab.studies.rates import RateVerdict, rates_of
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.table import MetricSection, build_sections, rich_table
 from rlhf_lab.studies.verdict import ClaimVerdict, verdict_summary, verdicts
@@ -38,24 +38,25 @@ def write_conclusion(study: Study, sections: list[MetricSection]) -> Conclusion:
     if not len(study.completed):
         return Conclusion(f"No finding: none of the {len(study.frame)} jobs completed.")
     rows = verdicts(study)
-    sentences = _claim_sentences(rows)
-    correlations = correlation_conclusion(study)
-    rates = rate_conclusion(study)
+    others: list[RateVerdict | CorrelationVerdict] = [*rates_of(study), *correlations_of(study)]
+    sentences = [verdict_summary([row.verdict for row in rows] + [row.verdict for row in others])]
+    sentences += _claim_sentences(rows)
     # Without a claim to decide, the measurements are reported instead.
-    if all(row.verdict == NOT_SWEPT for row in rows) and not (correlations or rates):
+    if all(row.verdict == NOT_SWEPT for row in rows) and not others:
         shown = [section for section in sections if section.metric == study.primary]
         for section in shown:
             sentences += _section_sentences(study, section)
         if any(row.versus for section in shown for row in section.rows):
             sentences.append(EXPLORATORY)
-    sentences += [rates, correlations, pareto_conclusion(study), crossing_conclusion(study), curve_conclusion(study)]
+    sentences += [row.sentence for row in others]
+    sentences += [pareto_conclusion(study), crossing_conclusion(study), curve_conclusion(study)]
     return Conclusion(" ".join(filter(None, sentences)), " ".join(_limit_sentences(study)))
 
 
 def _claim_sentences(rows: Sequence[ClaimVerdict]) -> list[str]:
-    """Return the number of claims that hold, then each with its numbers, decided ones first; empty without claims."""
+    """Return each claim about a difference with its numbers, decided ones first; empty without claims."""
     shown = sorted(rows, key=lambda row: VERDICTS.index(row.verdict))[:SHOWN_CLAIMS]
-    sentences = [verdict_summary(rows), *(row.sentence for row in shown)]
+    sentences = [row.sentence for row in shown]
     not_shown = len(rows) - len(shown)
     if not_shown:
         sentences.append(f"The other {f'{not_shown} are' if not_shown > 1 else 'one is'} in the table.")

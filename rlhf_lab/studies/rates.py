@@ -83,10 +83,6 @@ def rate_cells(study: Study, verdict: RateVerdict) -> tuple[str, ...]:
     return (verdict.claim, verdict.verdict, str(rate.n), str(rate.unscored), compact(rate))
 
 
-def rate_conclusion(study: Study) -> str:
-    return " ".join(verdict.sentence for verdict in rates_of(study))
-
-
 def rate_markdown(study: Study) -> str:
     rows = [rate_cells(study, verdict) for verdict in rates_of(study)]
     return markdown_section("Rates over runs", NOTE, HEADINGS, rows, "llrrr")

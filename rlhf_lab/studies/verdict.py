@@ -197,11 +197,12 @@ def setting_for_other_seeds(study: Study) -> str:
 
 
 def excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
-    """Return which seeds do not count for a claim, as the end of a sentence; empty if all of them do."""
+    """Return which seeds of the study do not count for a claim, as the end of a sentence; empty if all of them do."""
     entry = registered(study, claim)
-    if entry is None or not entry.seen:
+    excluded = set(entry.seen) & set(study.frame.get("seed", ())) if entry else ()
+    if entry is None or not excluded:
         return ""
-    seeds = ", ".join(map(str, entry.seen))
+    seeds = ", ".join(map(str, sorted(excluded)))
     return f"; without seeds {seeds}, which had been seen when the claim was registered on {entry.date[:10]}"
 
 
@@ -365,18 +366,18 @@ def verdict_numbers(verdict: ClaimVerdict) -> str:
     return f"{signed(verdict.comparison.difference)}, {p_equals(verdict.p_holm)}{verdict.notes}"
 
 
-def verdict_summary(rows: Sequence[ClaimVerdict]) -> str:
-    """Return how many claims hold, in one sentence; empty without claims."""
-    if not rows:
+def verdict_summary(names: Sequence[str]) -> str:
+    """Return how many claims hold, given the verdict of each, in one sentence; empty without claims."""
+    if not names:
         return ""
-    counts = {name: sum(row.verdict == name for row in rows) for name in VERDICTS}
-    if len(rows) in counts.values():
-        subject = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
-        return f"{subject} {_in_words(rows[0].verdict)}."
+    counts = {name: names.count(name) for name in VERDICTS}
+    if len(names) in counts.values():
+        subject = "The claim is" if len(names) == 1 else f"All {len(names)} claims are"
+        return f"{subject} {_in_words(names[0])}."
     phrases = [f"{count} {_in_words(name)}" for name, count in counts.items() if count]
     verb = "is" if phrases[0].startswith("1 ") else "are"
     phrases[0] = phrases[0].replace(" ", f" {verb} ", 1)  # "2 confirmed" → "2 are confirmed"
-    return f"Of {len(rows)} claims, {list_in_words(phrases)}."
+    return f"Of {len(names)} claims, {list_in_words(phrases)}."
 
 
 def _in_words(verdict: str) -> str:

@@ -16,7 +16,6 @@ from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import CorrelationDifference
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.correlations import (
-    correlation_conclusion,
     correlation_markdown,
     correlations_of,
     decide,
@@ -86,11 +85,11 @@ def test_a_strong_correlation_is_confirmed_and_shown(make_study):
     assert verdict.verdict == CONFIRMED and verdict.pooled.n == 24
     assert verdict.pooled.mean == pytest.approx(-1)
     assert [rho.mean for rho in verdict.panels.values()] == pytest.approx([-1, -1])
-    words = correlation_conclusion(study)
+    words = verdict.sentence
     assert words.startswith("Confirmed: attack gain has a rank correlation of −0.7 or stronger with gold")
     page = markdown(study, build_sections(study), write_conclusion(study, build_sections(study)))
     assert "## Correlations over settings" in page and correlation_markdown(study) in page
-    assert words in page  # the claim is the answer
+    assert f"The claim is confirmed. {words}" in page
     section = correlations(StudyResults(study))
     table, figure = section.values["boxes"]
     assert table.table.rows[0][1] == CONFIRMED and figure.note == words
@@ -103,8 +102,8 @@ def test_a_strong_correlation_is_confirmed_and_shown(make_study):
 )
 def test_the_opposite_sign_is_not_confirmed_and_few_settings_test_nothing(make_study, sign, settings, verdict, said):
     study = study_of(make_study, jobs(lambda world, n, seed: sign * n, settings=settings))
-    assert correlations_of(study)[0].verdict == verdict
-    assert correlation_conclusion(study).startswith(said)
+    (row,) = correlations_of(study)
+    assert row.verdict == verdict and row.sentence.startswith(said)
     none = replace(study, correlations=())
     assert correlation_markdown(none) == "" and correlations(StudyResults(none)).values == {"boxes": []}
 

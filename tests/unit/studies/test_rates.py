@@ -16,7 +16,7 @@ from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.rates import decide_rate, rate_conclusion, rate_in_words, rate_markdown, rates_of
+from rlhf_lab.studies.rates import decide_rate, rate_in_words, rate_markdown, rates_of
 from rlhf_lab.studies.registration import (
     RegisteredClaim,
     Registration,
@@ -87,11 +87,15 @@ def test_runs_without_the_outcome_are_counted_and_left_out(base):
     assert row.rate.mean == 0.75 and (row.rate.n, row.rate.unscored) == (8, 8)
     assert row.verdict == UNCLEAR and "over 8 runs of 8 seeds, 8 runs do not count" in row.sentence
     page = markdown(study, build_sections(study), write_conclusion(study, build_sections(study)))
-    assert "## Rates over runs" in page and rate_markdown(study) in page and rate_conclusion(study) in page
+    assert (
+        "## Rates over runs" in page
+        and rate_markdown(study) in page
+        and f"The claim is undecided. {row.sentence}" in page
+    )
     section = rates(StudyResults(study))
     assert section is not None and section.table.rows[0][1:4] == (UNCLEAR, "8", "8")
     none = replace(study, rates=())
-    assert rates(StudyResults(none)) is None and rate_markdown(none) == rate_conclusion(none) == ""
+    assert rates(StudyResults(none)) is None and rate_markdown(none) == ""
     empty = study_of(base, {seed: [math.nan] for seed in range(8)})
     assert rates_of(empty)[0].verdict == UNTESTED
 
@@ -121,6 +125,9 @@ def test_seeds_that_were_seen_do_not_count(base):
     later = replace(study, registration=Registration("x", rates=(entry,), looks=(SeedLook("2026-01-01T00:00", seen),)))
     (row,) = rates_of(later)
     assert row.verdict == REFUTED and row.rate.mean == 1 and "; without seeds 0, 1, 2" in row.sentence
+    # Seeds that the study does not have need no mention.
+    other = replace(later, frame=later.frame[~later.frame["seed"].isin(seen)])
+    assert "without seeds" not in rates_of(other)[0].sentence
     assert any(line.startswith("Rate 1 (000000000000) was registered on ") for line in registration_lines(later))
     first = replace(later, frame=study.frame[study.frame["seed"] < 10])
     assert rates_of(first)[0].verdict == AFTER_LOOK and "`seed=10,11," in rate_markdown(first)
