@@ -11,6 +11,7 @@ import torch
 from support import checked, planned, said, toy_rows, write_pairs
 from torch import nn
 
+from rlhf_lab.algorithms.policy_gradient import on_policy
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl
@@ -153,6 +154,36 @@ def test_stop_restores_the_policy_that_was_certified_last(auditor):
     made.restore_certified()
     assert made.model.weight.tolist() == [[4.0, 4.0]]
     assert "training ends with the policy after 4 iterations, which was certified last" in made.run.notes[0]
+
+
+def test_a_stopped_run_delivers_the_certified_policy(monkeypatch):
+    """The alarm after 4 iterations of 2 steps is judged by the policy of step 7; the result is the certified one."""
+    monkeypatch.setattr(on_policy, "corpus_report", lambda corpus, encoder: {})
+    steps: list[object] = []
+    empty = SimpleNamespace(on=True, totals=lambda *truth: {})
+    algorithm = SimpleNamespace(
+        audit=SimpleNamespace(on=True, stopped=4, restore_certified=lambda: steps.append("restored"), totals=dict),
+        evaluator=SimpleNamespace(
+            policies=[],
+            evaluate=lambda title, model: steps.append((title, model)),
+            evaluate_reference=lambda: None,
+            gold_truth=lambda iterations: None,
+        ),
+        finished=True,
+        monitor=empty,
+        rollouts=empty,
+        evaluate=steps.append,
+        settings=SimpleNamespace(steps_per_iteration=2),
+        run=SimpleNamespace(corpus=None),
+        encoder=None,
+        title="PPO",
+        model="model",
+        generated=0,
+        beta=0.1,
+        _evaluated_iterations=dict,
+    )
+    on_policy.OnPolicy.finish(algorithm)
+    assert steps == [7, "restored", ("PPO", "model")]
 
 
 def test_stop_without_a_certified_policy_ends_with_the_start(auditor):
