@@ -1,4 +1,7 @@
-"""What a number of a run depends on besides its policy: numbers under two rewards share a name, but no scale."""
+"""Scale of a number of a run: all that it depends on besides the policy.
+
+Numbers under two rewards share a name, but no scale.
+"""
 
 from __future__ import annotations
 

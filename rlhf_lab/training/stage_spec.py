@@ -1,4 +1,4 @@
-"""What other packages need to know about an algorithm, in one value object per reader. Imports no torch.
+"""Facts about an algorithm that other packages need, in one value object per reader. Imports no torch.
 
 A settings class (`training/settings.py`) has one attribute for each object. A subclass that changes a part of it writes
 `inputs = replace(Parent.inputs, …)`.
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage reads. Used to build the stage graph and the keys of stages, and to check the config.
+    """Sections, models and corpora that a stage reads. Used for the stage graph, the keys of stages and config checks.
 
     Attributes:
         sections: sections of the config that affect the stage's result, and therefore its key.
@@ -44,7 +44,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a stage writes that other stages can read. Used by the stage graph and the list of recipes.
+    """Model and corpus that a stage writes for other stages. Used by the stage graph and the list of recipes.
 
     Attributes:
         model: True if it trains and saves a model; otherwise it has no steps and only evaluates.
@@ -57,7 +57,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class RewardUse:
-    """How a stage uses rewards and judges. Used by the config sections `reward` and `judge` and by the monitor.
+    """Use of rewards and judges by a stage. Read by the config sections `reward` and `judge` and by the monitor.
 
     Attributes:
         trains_policy: True if the policy is trained on the reward.
@@ -114,7 +114,7 @@ class ClusterUnit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the numbers of a stage mean. Used by reports, figures and the checks of a finished run.
+    """Meaning of the numbers of a stage. Used by reports, figures and the checks of a finished run.
 
     Attributes:
         answer: name, among the `answers` of packs (`core/packs.py`), of the rule that turns its result into an answer

@@ -1,4 +1,4 @@
-"""What is published: the request, and the origin of the run's model.
+"""Request to publish a run, and the origin of the model of the run.
 
 The origin comes from manifest.json, config.yaml and result.json of the run and of the runs before it.
 """

@@ -1,4 +1,4 @@
-"""What a service answers, independent of its SDK. The methods of a backend are in backends/sdk.py."""
+"""Answers of a service, independent of its SDK. The methods of a backend are in backends/sdk.py."""
 
 from __future__ import annotations
 
