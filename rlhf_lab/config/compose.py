@@ -324,12 +324,8 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
         if study:
             study = dataclasses.replace(study, until=None)  # until its levels are known
         if study and not typed:
-            if base["size"] == "smoke":
-                # Use only the levels of the quick size: the smoke size reduces all other settings further.
-                quick, _ = study_levels.quick_study(study, named)
-                study = smoke.short_search(study_levels.with_levels(quick, smoke.first_levels(quick, named)), named)
-            elif study.size == "quick":
-                study, quick_overrides = study_levels.quick_study(study, named)
+            study, quick_overrides = _at_size(study, base["size"], named)
+            if quick_overrides:
                 fixed += quick_overrides
                 base = compose([*fixed, *first_choices], config_dir)
             # A value typed for the study's `by` key restricts the study to that value.
@@ -354,19 +350,17 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
             swept = {"seed": seeds, **swept}
         # Composed values by the choices of a job: jobs that choose the same options share one composition.
         composed = {first_choices: base}
-        for levels in itertools.product(*swept.values()):
-            job = dict(zip(swept, levels, strict=True))
+        jobs += (dict(zip(swept, levels, strict=True)) for levels in itertools.product(*swept.values()))
+        for job in jobs:
             config = _check_job(fixed, job, composed, rejected, problems, config_dir)
             if config is not None:
                 name, question = _name_and_question(fixed, job, config_dir)
                 configs.append(config.replace(question=question) if question else config)
                 names.append(name)
-            jobs.append(job)
-        if study:
-            # A trial with a wrong value would fail much later, so all ends of ranges and all choices are checked now.
-            for key, written in study.search.items():
-                for value in search_space.dimension(written).values():
-                    _check_job(fixed, {key: value}, composed, rejected, problems, config_dir)
+        # A trial with a wrong value would fail much later, so all ends of ranges and all choices are checked now.
+        for key, written in study.search.items() if study else ():
+            for value in search_space.dimension(written).values():
+                _check_job(fixed, {key: value}, composed, rejected, problems, config_dir)
     except ConfigError as error:
         problems.extend(error.problems)
     if study:
@@ -380,6 +374,20 @@ def read_command(overrides: Sequence[str], config_dir: str | None, problems: lis
     if not configs:
         return None
     return Command(fixed, recipe, study, jobs, configs, names, typed, note)
+
+
+def _at_size(study: StudySettings, size: str, named: set[str]) -> tuple[StudySettings, list[str]]:
+    """Return the study with the levels of its size, and the overrides that a quick study adds to each job.
+
+    Args:
+        size: size of the stages. At `smoke` the study has the first levels of its quick size, because that size
+            reduces all other settings further.
+        named: keys of the command line, which keep their values.
+    """
+    if size == "smoke":
+        quick, _ = study_levels.quick_study(study, named)
+        return smoke.short_search(study_levels.with_levels(quick, smoke.first_levels(quick, named)), named), []
+    return study_levels.quick_study(study, named) if study.size == "quick" else (study, [])
 
 
 def config_of(overrides: Sequence[str], problems: list[str]) -> root.Config:
