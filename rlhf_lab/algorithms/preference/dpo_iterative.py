@@ -208,10 +208,11 @@ class IteratedDPO(PreferenceAlgorithm):
             run.note(f"algorithm.prompts_per_round={wanted}: there are {available} training prompts")
         prompts, corpus = min(wanted, available), len(run.corpus.train)
         buffered = prompts * min(self._rounds_in_buffer(), settings.rounds)
-        if self._wanted_corpus_pairs(buffered) > corpus:
+        needed = self._wanted_corpus_pairs(buffered)
+        if needed > corpus:
             run.note(
-                f"algorithm.corpus_fraction={settings.corpus_fraction}: {buffered} own pairs need "
-                f"{self._wanted_corpus_pairs(buffered)} corpus pairs, and there are {corpus}; all of them are used, "
+                f"algorithm.corpus_fraction={settings.corpus_fraction}: {buffered} own pairs need {needed} "
+                f"corpus pairs, and there are {corpus}; all of them are used, "
                 f"which are {corpus / (corpus + buffered):.2f} of the pairs"
             )
         round_pairs = min(prompts / (1 - settings.corpus_fraction), prompts + corpus)
