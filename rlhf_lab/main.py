@@ -35,7 +35,7 @@ from rlhf_lab.cli import recipe_list, summary
 from rlhf_lab.cli.recipe_command import RecipeCommands
 from rlhf_lab.cli.table import COMMANDS, LISTING, description_of, needs_words
 from rlhf_lab.cli.verbosity import take_flags
-from rlhf_lab.config import compose, inventory, words
+from rlhf_lab.config import command_line, compose, inventory, typed_overrides, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console, leave_closed_pipe
@@ -205,7 +205,7 @@ def run_command(arguments: Sequence[str]) -> int:
     )
     added_overrides = [setting.override for setting in launched_with]
     invocation.add_arguments(added_overrides)
-    command = compose.read_command([*flags.overrides, *added_overrides], flags.config_dir, problems)
+    command = command_line.read_command([*flags.overrides, *added_overrides], flags.config_dir, problems)
     if problems or command is None:
         if command is not None and not flags.cfg:
             problems += preflight.further_problems(command)
@@ -216,7 +216,7 @@ def run_command(arguments: Sequence[str]) -> int:
     if flags.cfg:
         config_dir = [f"--config-dir={flags.config_dir}"] if flags.config_dir else []
         return _show_hydra_output([f"--cfg={flags.cfg}", *config_dir, *command.overrides])
-    named_keys = {compose.key_of(word) for word in command.overrides} | set(command.jobs[0])
+    named_keys = {typed_overrides.key_of(word) for word in command.overrides} | set(command.jobs[0])
     if "recipe" not in named_keys:
         raise ConfigError(f"the command names no recipe; add +recipe=NAME, one of: {', '.join(inventory.recipes())}")
     is_sweep = len(command.jobs) > 1 or command.study is not None or flags.multirun
@@ -247,7 +247,7 @@ def _sharding_kind(overrides: Sequence[str], config_dir: str | None) -> str:
     return kind
 
 
-def _run_single(command: compose.Command, started: float, launch_note: str) -> int:
+def _run_single(command: command_line.Command, started: float, launch_note: str) -> int:
     """Plan the single run of a command, check for predictable failures, and run it. Return the exit status.
 
     Args:

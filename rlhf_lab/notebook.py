@@ -23,7 +23,7 @@ from rich.text import Text
 
 from rlhf_lab import main
 from rlhf_lab.cli.summary import number_blocks
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.console import LOG_WIDTH
 from rlhf_lab.core.errors import ConfigError
@@ -193,7 +193,7 @@ def run(
     flags = ["--config-dir", directory] if directory else []
     arguments = [*flags, *words]
     with _restored_process(arguments), _silence() if quiet else nullcontext():
-        command = compose.check_command(words, directory)
+        command = command_line.check_command(words, directory)
         status = main.run_command(arguments)
         # A stopped run raises, as Ctrl-C does in other Python code.
         if status == main.INTERRUPTED:

@@ -14,7 +14,7 @@ from support import command_inside
 
 from rlhf_lab import main
 from rlhf_lab.cli.table import description_of
-from rlhf_lab.config import compose, root
+from rlhf_lab.config import command_line, root
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.sweeps import search, sweep
 
@@ -65,7 +65,7 @@ def before_training(patch: pytest.MonkeyPatch) -> list[str]:
         begun.extend(flags.overrides)
         return 0
 
-    def begin_search(command: compose.Command, config_dir: str | None, run_stage: Any) -> int:
+    def begin_search(command: command_line.Command, config_dir: str | None, run_stage: Any) -> int:
         begun.extend(command.names)
         return 0
 
@@ -103,7 +103,7 @@ def check_commands(page: str, directory: Path, begun: list[str]) -> int:
             named = any("recipe=" in word for word in overrides)
             # An audit takes data that nothing can be trained on, too.
             recipe = "+recipe=compare_policies" if first == "audit" else "+recipe=sft"
-            compose.check_command(overrides if named else [*overrides, recipe])
+            command_line.check_command(overrides if named else [*overrides, recipe])
             continue
         if "table" in arguments:
             continue  # of `plan`: minutes

@@ -6,7 +6,7 @@ import dataclasses
 from functools import cache
 from typing import Any
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import command_line, compose, registry
 from rlhf_lab.stages import artifacts
 
 EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
@@ -59,7 +59,7 @@ SMALL: dict[str, Any] = {
 def overrides(recipe: str) -> list[str]:
     """Overrides that make a recipe and everything it starts from small."""
     compose.register_store()
-    command = compose.check_command([f"+recipe={recipe}"])
+    command = command_line.check_command([f"+recipe={recipe}"])
     jobs, swept = command.configs, {key for values in command.jobs for key in values}
     upstream = {stage.recipe for job in jobs for stage in artifacts.plan(job, recipe).upstream()} - {recipe}
     found = [f"algorithm.{key}={value}" for key, value in _fitting(*jobs).items()]
@@ -81,7 +81,7 @@ def overrides(recipe: str) -> list[str]:
 @cache
 def _stage_overrides(name: str) -> list[str]:
     """Overrides that make one stage small where another recipe starts from it."""
-    config = compose.check_command([f"+recipe={name}"]).configs[0]
+    config = command_line.check_command([f"+recipe={name}"]).configs[0]
     found = [f"stages.{name}.mixture.rows={MIXTURE_ROWS}"] if config.corpus_roles else []
     found += [f"stages.{name}.algorithm.{key}={value}" for key, value in _fitting(config).items()]
     if "evaluation" in config.algorithm.inputs.sections:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.console import console
 from rlhf_lab.core.episodes import Episode, Task
@@ -41,7 +41,7 @@ def paired_over_seeds(a_S: Sequence[float], b_S: Sequence[float]) -> Comparison:
 
 
 def checked(recipe: str, *overrides: str) -> Config:
-    return compose.check_command([f"+recipe={recipe}", *overrides]).configs[0]
+    return command_line.check_command([f"+recipe={recipe}", *overrides]).configs[0]
 
 
 def planned(recipe: str, *overrides: str) -> artifacts.Stage:

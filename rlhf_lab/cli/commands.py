@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_lab.cli import summary
 from rlhf_lab.cli.recipe_command import RecipeCommand
-from rlhf_lab.config import compose, registry, typed_sweep
+from rlhf_lab.config import command_line, registry, typed_sweep
 from rlhf_lab.config.schema import paths_and_options
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
@@ -44,7 +44,7 @@ def audit_command(arguments: Sequence[str]) -> None:
     files = [file for item in arguments if item.startswith("against=") for file in item[8:].split(",")]
     arguments = [item for item in arguments if not item.startswith("against=")]
     against = EvaluationItems(text for file in files for text in read_items(file)) if files else None
-    config = compose.config_of(arguments, [])
+    config = command_line.config_of(arguments, [])
     corpus = registry.build("data", config.data)
     tokens: dict[str, Any] = {}
     if isinstance(config.model, HuggingFace) and config.model.path:

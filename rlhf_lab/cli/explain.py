@@ -19,7 +19,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import check, compose, docstrings, inventory, registry, root, schema, words
+from rlhf_lab.config import check, compose, docstrings, inventory, registry, root, schema, typed_overrides, words
 from rlhf_lab.config.overrides import literal, value_at
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
@@ -75,7 +75,7 @@ def explain(arguments: Sequence[str]) -> Group:
     overrides = [word for word in flags.overrides if "=" in word or word.startswith("~")]
     targets = [word for word in flags.overrides if word not in overrides]
     problems: list[str] = []
-    usable = compose.usable_overrides(overrides, problems, flags.config_dir)
+    usable = typed_overrides.usable_overrides(overrides, problems, flags.config_dir)
     problems += [
         f"{override.input_line}: explain accepts one value per setting"
         for override in usable

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import compose, inventory
+from rlhf_lab.config import command_line, inventory
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> None:
         console.print(card_table(root, cards))
 
 
-def _check_single_job(words: Sequence[str]) -> compose.Command:
+def _check_single_job(words: Sequence[str]) -> command_line.Command:
     """Return the checked command of one job. For a sweep, raise ConfigError with the command for its first job."""
     names = [word.partition("=")[0] for word in words]
     # An unknown name with = would be reported as an unknown setting, which hides the misspelt option.
@@ -67,7 +67,7 @@ def _check_single_job(words: Sequence[str]) -> compose.Command:
         possible = ["table", *(f"+recipe={name}" for name in inventory.recipes())]
         hints = {word: did_you_mean(f"+recipe={word}", possible) for word in bare}
         raise ConfigError([f"{word} is not a setting{hint}" for word, hint in hints.items()])
-    command = compose.check_command(words)
+    command = command_line.check_command(words)
     if not command.recipe:
         raise ConfigError(f"plan needs a recipe; write for example {USAGE}")
     if len(command.configs) > 1:

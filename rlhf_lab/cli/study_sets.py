@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
-from rlhf_lab.config import compose, inventory
+from rlhf_lab.config import command_line, compose, inventory
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.studies.replication import list_in_words
@@ -88,7 +88,7 @@ def prepare(studies: StudySet, arguments: Sequence[str]) -> RecipeCommands:
         console.inform(f"note: {note}")
     commands = [RecipeCommand(_words(name, size, overrides)) for name in installed]
     # All of them are checked before the first one starts.
-    checked = [compose.check_command(command.words) for command in commands]
+    checked = [command_line.check_command(command.words) for command in commands]
     directories = {name: study_dir(command) for name, command in zip(installed, checked, strict=True)}
     page_dir = Path(checked[0].configs[0].outputs) / studies.command / size
     return RecipeCommands(commands, lambda: _write_page(studies, page_dir, size, directories, notes))

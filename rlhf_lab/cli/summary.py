@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from rlhf_lab.config import compose, root
+from rlhf_lab.config import command_line, root
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core import measures
 from rlhf_lab.core.console import console
@@ -39,7 +39,7 @@ def print_problems(error: LabError, *, ran: bool = False) -> None:
         console.print(item.replace("\n", "\n    "))  # indent the lines after the first
 
 
-def print_config(command: compose.Command) -> None:
+def print_config(command: command_line.Command) -> None:
     """Print all settings of the run as YAML; for a sweep, those of the first job."""
     # `print` instead of the console: the output must stay valid YAML, without line breaks and markup.
     for line in _sweep_lines(command):
@@ -48,7 +48,7 @@ def print_config(command: compose.Command) -> None:
     print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
 
 
-def _sweep_lines(command: compose.Command) -> list[str]:
+def _sweep_lines(command: command_line.Command) -> list[str]:
     """Return which job of a sweep is shown; empty for a single run."""
     if len(command.jobs) == 1:
         return []

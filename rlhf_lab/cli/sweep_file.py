@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import write_text
@@ -39,7 +39,7 @@ def sweep_command(arguments: Sequence[str]) -> None:
     runs = options.get("runs")
     if runs is not None and not (runs.isdigit() and int(runs)):
         raise ConfigError(f"runs={runs} must be a whole number of 1 or above")
-    command = compose.check_command(overrides)
+    command = command_line.check_command(overrides)
     if not command.recipe:
         raise ConfigError("sweep needs a recipe: sweep +recipe=study/buffers, or +recipe=dpo algorithm.beta=0.1,0.3")
     continuous = [key for key in options.get("continuous", "").split(",") if key]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.files import write_json
@@ -67,7 +67,7 @@ def _plan_stage(overrides: Sequence[str]) -> artifacts.Stage:
     """Return the stage that a command line describes; for a sweep, the stage of the first job."""
     names_recipe = any(_key(word) == "recipe" for word in overrides)
     default = [] if names_recipe else [f"+recipe={RECIPE}"]
-    command = compose.check_command([*overrides, *default])
+    command = command_line.check_command([*overrides, *default])
     return artifacts.plan(command.configs[0], command.recipe or RECIPE)
 
 

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import command_line, registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.progress import Ticker, progress
 from rlhf_lab.memory.devices import GIB, MOST_DEVICES, Device
@@ -55,7 +55,7 @@ def recipe_stage(recipe: str, model: str, rank: int = 0) -> Stage:
     """Return the last stage of a recipe on a published model: GPU, bfloat16, real data. Rank 0 is no adapter."""
     words = [f"+recipe={recipe}", "model=hf", f"model.path={model}", f"model.lora.rank={rank}"]
     words += ["data=mini_hh", "runtime.device=cuda", "runtime.dtype=bfloat16"]
-    return artifacts.plan(compose.check_command(words).configs[0], recipe)
+    return artifacts.plan(command_line.check_command(words).configs[0], recipe)
 
 
 def recipe_grids() -> list[Grid]:

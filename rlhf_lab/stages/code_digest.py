@@ -28,6 +28,7 @@ NEUTRAL = (
     # Composition and checks of settings: the resulting values are in the settings key.
     *("config.compose", "config.root", "config.schema", "config.registry", "config.overrides", "config.smoke"),
     *("config.words", "config.docstrings", "config.matching"),
+    *("config.command_line", "config.typed_overrides", "config.job_configs"),
     # Surroundings of a stage: commands, files, processes, errors, names of metrics. They do not affect numbers.
     *("core.errors", "core.files", "core.bounded_files", "core.yaml_files", "core.checksums", "core.signals"),
     *("core.machine", "core.invocation", "core.console", "core.progress", "core.imports", "core.redaction"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.compose import Command
+from rlhf_lab.config.command_line import Command
 from rlhf_lab.config.root import Config
 from rlhf_lab.core import hub, metrics
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency

@@ -22,7 +22,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import compose, schema, search_space, typed_sweep
+from rlhf_lab.config import command_line, schema, search_space, typed_overrides, typed_sweep
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.config.study_settings import StudySettings
@@ -56,7 +56,7 @@ BEST, DEFAULT = "best", "default"
 """Levels of the confirmation."""
 
 
-def run(command: compose.Command, config_dir: str | None, run_stage: RunStage) -> int:
+def run(command: command_line.Command, config_dir: str | None, run_stage: RunStage) -> int:
     """Run the trials of a checked command and confirm the best one. Return the exit status."""
     study = command.study
     assert study is not None and study.goal is not None
@@ -119,7 +119,7 @@ class Confirmation:
 class SettingsSearch:
     """A running search of a checked command, with the user's own directory of recipes and that of the search."""
 
-    command: compose.Command
+    command: command_line.Command
     study: StudySettings
     config_dir: str | None
     directory: Path
@@ -193,7 +193,7 @@ class SettingsSearch:
     def _stage(self, values: Mapping[str, Any], seed: int, level: str = "") -> artifacts.Stage:
         """Return the stage of the command with some values and a seed, or of a compared level of the confirmation."""
         words = [*self._shared_words(), "study=null", f"seed={seed}", *_overrides(values)]
-        config = compose.check_command(words, self.config_dir).configs[0]
+        config = command_line.check_command(words, self.config_dir).configs[0]
         if self.command.configs[0].question:
             config = config.replace(question=self.command.configs[0].question)
         swept = {COMPARED: level, "seed": seed} if level else values
@@ -202,7 +202,9 @@ class SettingsSearch:
     def _shared_words(self) -> list[str]:
         """Return the overrides of the command without those of the study and the seed."""
         return [
-            word for word in self.command.overrides if compose.key_of(word).partition(".")[0] not in ("study", "seed")
+            word
+            for word in self.command.overrides
+            if typed_overrides.key_of(word).partition(".")[0] not in ("study", "seed")
         ]
 
     def record(self, state: SearchTrials, trials: OptunaTrials) -> SearchTrials:
@@ -215,7 +217,7 @@ class SettingsSearch:
 
     def command_line(self, values: Mapping[str, Any]) -> str:
         words = self._shared_words()
-        is_in_recipe = not any(compose.key_of(word) == "study.search" for word in self.command.overrides)
+        is_in_recipe = not any(typed_overrides.key_of(word) == "study.search" for word in self.command.overrides)
         if is_in_recipe:
             words.append("study=null")  # one run of the recipe, not the search
         if self.config_dir:

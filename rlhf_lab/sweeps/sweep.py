@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.markup import escape
 
-from rlhf_lab.config import check, compose, registry, root, schema, typed_sweep
+from rlhf_lab.config import check, command_line, job_configs, registry, root, schema, typed_sweep
 from rlhf_lab.config.overrides import forced, level_name, literal
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.config.study_settings import METRIC_PARTS, ParetoSettings, StudySettings
@@ -69,7 +69,7 @@ is set because srun does not inherit the number of CPUs from sbatch.
 """
 
 
-def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequence[str]], int]) -> int:
+def run(command: command_line.Command, config_dir: str | None, launch: Callable[[Sequence[str]], int]) -> int:
     """Run every job of a checked command and write the study's table, plot and report. Return the exit status."""
     study = command.study
     if study is None:
@@ -130,7 +130,7 @@ def check_fronts(fronts: Sequence[ParetoSettings]) -> None:
                 )
 
 
-def study_dir(command: compose.Command) -> Path:
+def study_dir(command: command_line.Command) -> Path:
     """Return the directory of a checked command's study.
 
     What the command line changes adds a hash to its name: shared overrides, and swept values other than seeds. Other
@@ -148,11 +148,11 @@ def study_dir(command: compose.Command) -> Path:
     return Path(command.configs[0].outputs) / "studies" / name
 
 
-def _short_name(command: compose.Command) -> str:
+def _short_name(command: command_line.Command) -> str:
     return (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
 
 
-def registration_name(command: compose.Command) -> str:
+def registration_name(command: command_line.Command) -> str:
     """Return the name under which the claims of a command are registered.
 
     It depends on the recipe, the swept keys and the overrides that change what the jobs compute. Claims, metrics, seeds
@@ -174,12 +174,12 @@ def _describes_study(override: str) -> bool:
     return key == "seed" or (key.startswith("study.") and not key.startswith(("study.size", "study.arm")))
 
 
-def _shared_overrides(command: compose.Command) -> list[str]:
+def _shared_overrides(command: command_line.Command) -> list[str]:
     return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
 
 
 def _launch_jobs(
-    command: compose.Command, arguments: list[str], directory: Path, launch: Callable[[Sequence[str]], int]
+    command: command_line.Command, arguments: list[str], directory: Path, launch: Callable[[Sequence[str]], int]
 ) -> None:
     """Run the jobs through their launcher, and write job.json for a submitted job that finished without writing it."""
     invocation.start_building()
@@ -205,7 +205,7 @@ def _launch_jobs(
             write_json(path, {"status": "failed", "run": None, "error": problem})
 
 
-def swept_levels(command: compose.Command) -> dict[str, list[Any]]:
+def swept_levels(command: command_line.Command) -> dict[str, list[Any]]:
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
         for key, value in job.items():
@@ -219,7 +219,7 @@ def _sweep_override(key: str, levels: Sequence[Any]) -> str:
 
 
 def _write_plan(
-    directory: Path, command: compose.Command, study: StudySettings, stages: Sequence[artifacts.Stage]
+    directory: Path, command: command_line.Command, study: StudySettings, stages: Sequence[artifacts.Stage]
 ) -> None:
     """Write study.json, and remove the records of an earlier sweep's jobs."""
     names_metrics = any(override.lstrip("+").startswith("study.metrics") for override in command.overrides)
@@ -304,7 +304,7 @@ def continued_log(directory: Path, registration: Registration, seeds: Sequence[i
 
 
 def _hydra_arguments(
-    command: compose.Command, study: StudySettings, directory: Path, config_dir: str | None
+    command: command_line.Command, study: StudySettings, directory: Path, config_dir: str | None
 ) -> list[str]:
     """Return Hydra's command line.
 
@@ -332,14 +332,14 @@ def _hydra_arguments(
     return [*flags, *settings, *arguments]  # argparse refuses flags between settings
 
 
-def _runs_here(command: compose.Command, arguments: Sequence[str]) -> bool:
+def _runs_here(command: command_line.Command, arguments: Sequence[str]) -> bool:
     """Return True if the jobs run in this process, one after another."""
     if "hydra/launcher=joblib" in arguments:  # with a single process, joblib calls its jobs directly
         return os.environ[PROCESSES] == "1"
     return _chosen_launcher(command) in (None, "basic")
 
 
-def _chosen_launcher(command: compose.Command) -> str | None:
+def _chosen_launcher(command: command_line.Command) -> str | None:
     prefix = "hydra/launcher="
     chosen = [override.removeprefix(prefix) for override in command.overrides if override.startswith(prefix)]
     return chosen[0] if chosen else None
@@ -369,7 +369,7 @@ def run_job(
 
     def work(record: dict[str, Any]) -> None:
         task = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
-        job_values = compose.job_values(values, {override.key_or_group for override in task})
+        job_values = job_configs.job_values(values, {override.key_or_group for override in task})
         stage = _plan_job(check.check(job_values), directory)
         record["run"] = str(stage.directory.resolve())
         if SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1":  # beside other jobs on this machine

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_lab.config import compose, root
+from rlhf_lab.config import command_line, root
 from rlhf_lab.config.overrides import forced, literal, value_at
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric
@@ -26,7 +26,7 @@ LOG_SCALE = 10.0
 
 
 def sweep_config(
-    command: compose.Command, method: Method, *, continuous: Sequence[str] = (), runs: int | None = None
+    command: command_line.Command, method: Method, *, continuous: Sequence[str] = (), runs: int | None = None
 ) -> dict[str, Any]:
     """Return the content of the sweep file.
 
@@ -83,7 +83,7 @@ def sweep_config(
     return config
 
 
-def _words(command: compose.Command) -> list[str]:
+def _words(command: command_line.Command) -> list[str]:
     """Return the command of one run as a list of words that no shell parses."""
     written = [word for word in command.overrides if not word.lstrip("+").startswith(("recipe=", "hydra", "study"))]
     words = ["${env}", "${interpreter}", "-m", "rlhf_lab", f"+recipe={command.recipe}"]

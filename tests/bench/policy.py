@@ -29,7 +29,7 @@ from torch import nn
 from training import HAS_TRL, LR, tokenizer_of
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import command_line, registry
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
@@ -93,7 +93,7 @@ def _dir(family: str, size: str) -> Path:
 
 
 def _algorithm(directory: Path, recipe: str, *overrides: str) -> OnPolicy:
-    command = compose.check_command(
+    command = command_line.check_command(
         [
             f"+recipe={recipe}",
             "data=pairs",

@@ -12,7 +12,7 @@ from pathlib import Path
 import processes
 from sizes import overrides
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.stages import artifacts
 
 SAVED = "checkpoint.every_steps=2"
@@ -67,7 +67,7 @@ class Scenario:
     @cached_property
     def stages(self) -> list[artifacts.Stage]:
         recipe, _ = COMMANDS[self.name]
-        return [artifacts.plan(checked, recipe) for checked in compose.check_command(self.command).configs]
+        return [artifacts.plan(checked, recipe) for checked in command_line.check_command(self.command).configs]
 
     @property
     def own(self) -> list[Path]:

@@ -14,7 +14,7 @@ import pytest
 from support import command_inside
 
 from rlhf_lab.cli.table import COMMANDS, description_of, needs_words
-from rlhf_lab.config import compose, inventory
+from rlhf_lab.config import command_line, compose, inventory, job_configs
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
 
@@ -205,12 +205,12 @@ study:
 def test_the_quick_size_of_a_study_is_a_set_of_overrides(tmp_path):
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "mine.yaml").write_text(QUICK)
-    full = compose.check_command(["+recipe=mine"], str(tmp_path))
-    quick = compose.check_command(["+recipe=mine", "study.size=quick", "algorithm.epochs=2"], str(tmp_path))
+    full = command_line.check_command(["+recipe=mine"], str(tmp_path))
+    quick = command_line.check_command(["+recipe=mine", "study.size=quick", "algorithm.epochs=2"], str(tmp_path))
     assert (len(full.jobs), len(quick.jobs)) == (18, 8)
     assert {job["seed"] for job in quick.jobs} == {0, 1}
     assert [claim.level for claim in quick.study.predicts] == [0.2] and len(full.study.predicts) == 2
-    small = compose.check_command(["+recipe=dpo", "data=mini_hh_small"]).configs[0]
+    small = command_line.check_command(["+recipe=dpo", "data=mini_hh_small"]).configs[0]
     assert all(c.data == small.data.of_run(c.seed) != full.configs[0].data for c in quick.configs if c.seed == 0)
     assert [c.data.seed for c in quick.configs] == [c.seed for c in quick.configs]  # a seed has data of its own
     assert {c.algorithm.epochs for c in quick.configs} == {2.0}  # named on the command line
@@ -244,24 +244,27 @@ def recipe_with(tmp_path, text):
 
 def test_an_arm_has_several_settings(tmp_path):
     directory = recipe_with(tmp_path, ARMS)
-    command = compose.check_command(["+recipe=mine"], directory)
+    command = command_line.check_command(["+recipe=mine"], directory)
     found = [
         (job["study.arm"], job["seed"], config.algorithm.beta, config.stages.get("sft"))
         for job, config in zip(command.jobs, command.configs, strict=True)
     ]
-    beta = compose.check_command(["+recipe=dpo"]).configs[0].algorithm.beta
+    beta = command_line.check_command(["+recipe=dpo"]).configs[0].algorithm.beta
     longer = {"algorithm": {"epochs": 3.0}}
     assert found[:2] == [("plain", 0, beta, None), ("plain", 1, beta, None)]
     assert found[2:] == [("strict", 0, 0.7, longer), ("strict", 1, 0.7, longer)]
     # The smoke size keeps what an arm sets and reduces the rest.
-    full, small = command.configs[-1], compose.check_command(["+recipe=mine", "size=smoke"], directory).configs[-1]
+    full, small = command.configs[-1], command_line.check_command(["+recipe=mine", "size=smoke"], directory).configs[-1]
     assert small.stages["sft"]["algorithm"]["epochs"] == 3 and small.evaluation.prompts < full.evaluation.prompts
-    single = compose.check_command(["+recipe=mine", "study.arm=strict", "seed=0"], directory).configs
+    single = command_line.check_command(["+recipe=mine", "study.arm=strict", "seed=0"], directory).configs
     assert [config.algorithm.beta for config in single] == [0.7]
+    written = compose.compose(["+recipe=mine", "++study.arm=strict", "algorithm.lr=1e-4"], directory)
+    values = job_configs.job_values(written, {"algorithm.lr"})
+    assert (values["algorithm"]["beta"], values["study"], written["study"]["arm"]) == (0.7, None, "strict")
     with pytest.raises(ConfigError, match=r"study\.arm=lax is not one of study\.arms: plain, strict"):
-        compose.check_command(["+recipe=mine", "study.arm=lax", "seed=0"], directory)
+        command_line.check_command(["+recipe=mine", "study.arm=lax", "seed=0"], directory)
     with pytest.raises(ConfigError, match=r"study\.arm=strict is not one of study\.arms: none"):
-        compose.check_command(["+recipe=mine", "study=null", "++study.arm=strict", "seed=0"], directory)
+        command_line.check_command(["+recipe=mine", "study=null", "++study.arm=strict", "seed=0"], directory)
 
 
 @pytest.mark.parametrize(
@@ -277,19 +280,19 @@ def test_an_arm_has_several_settings(tmp_path):
 def test_wrong_arms_are_refused(tmp_path, old, new, message):
     directory = recipe_with(tmp_path, ARMS.replace(old, new))
     with pytest.raises(ConfigError, match=re.escape(message)):
-        compose.check_command(["+recipe=mine"], directory)
+        command_line.check_command(["+recipe=mine"], directory)
 
 
 def test_jobs_that_differ_in_values_are_what_hydra_composes(tmp_path):
     """Values of a sweep are put into one composition; each job has to be what composing it alone gives."""
     sweep = ["+recipe=ppo", "algorithm.beta=0.1,0.2", "stages.sft.algorithm.epochs=1,2", "reward=bt,length", "seed=0,1"]
-    command = compose.check_command(sweep)
+    command = command_line.check_command(sweep)
     assert len(command.jobs) == 16
     for job, found in zip(command.jobs[::5], command.configs[::5], strict=True):
         own = [f"{forced(key)}={literal(value)}" for key, value in job.items()]
-        assert found == compose.check_command([*command.overrides, *own]).configs[0]
+        assert found == command_line.check_command([*command.overrides, *own]).configs[0]
     with pytest.raises(ConfigError, match=r"algorithm\.bta is not a setting of what was chosen; did you mean beta"):
-        compose.check_command(["+recipe=ppo", "algorithm.bta=0.1,0.2"])
+        command_line.check_command(["+recipe=ppo", "algorithm.bta=0.1,0.2"])
 
 
 def test_problems_of_every_kind_come_in_one_message(refused):
@@ -337,12 +340,12 @@ BETAS = ["+recipe=dpo", "algorithm.beta=1,2", "seed=0,1"]
 )
 def test_a_value_of_the_wrong_form_is_explained(words, message) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        compose.check_command(words)
+        command_line.check_command(words)
 
 
 @pytest.mark.parametrize(("words", "seeds"), [(["0,1", "2"], [2]), (["2", "0,1"], [0, 1]), (["0,1", "2,3"], [2, 3])])
 def test_the_last_of_several_values_of_a_key_counts(words, seeds) -> None:
-    command = compose.check_command(["+recipe=dpo", *(f"seed={word}" for word in words)])
+    command = command_line.check_command(["+recipe=dpo", *(f"seed={word}" for word in words)])
     assert [config.seed for config in command.configs] == seeds
 
 
@@ -351,7 +354,7 @@ def test_a_users_file_with_the_name_of_a_built_in_one_is_refused(tmp_path, file)
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).write_text("# @package _global_\nseed: 7\n")
     with pytest.raises(ConfigError, match="has the name of a built-in file; rename it"):
-        compose.check_command(["+recipe=dpo"], str(tmp_path))
+        command_line.check_command(["+recipe=dpo"], str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -366,4 +369,4 @@ def test_a_users_recipe_that_is_written_in_another_form_is_explained(tmp_path, f
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / file).write_text(text)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        compose.check_command(["+recipe=mine"], str(tmp_path))
+        command_line.check_command(["+recipe=mine"], str(tmp_path))

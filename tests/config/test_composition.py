@@ -11,7 +11,7 @@ from support import check_each, checked, planned
 
 from rlhf_lab.algorithms.policy_gradient.settings import closest_divisor
 from rlhf_lab.config import check as config_check
-from rlhf_lab.config import compose, inventory, registry, root, schema
+from rlhf_lab.config import command_line, compose, inventory, registry, root, schema
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.redaction import redacted
@@ -95,9 +95,9 @@ NEEDED = {
 
 
 @cache
-def command_of(recipe: str) -> compose.Command:
+def command_of(recipe: str) -> command_line.Command:
     """A recipe as it is written, checked once for all tests."""
-    return compose.check_command([f"+recipe={recipe}"])
+    return command_line.check_command([f"+recipe={recipe}"])
 
 
 def test_every_recipe_checks_and_plans():
@@ -119,7 +119,7 @@ def test_every_recipe_checks_and_plans():
 def test_every_choice_checks():
     def check(name: str) -> None:
         group, _, option = name.partition("/")
-        job = compose.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
+        job = command_line.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
         values = inventory.read_yaml(inventory.option_files(group)[option])
         parts = registry.parts_of(group)
         chosen = getattr(getattr(job, group), parts)[option] if parts else getattr(job, group)
@@ -280,7 +280,7 @@ def test_the_batch_of_an_iteration_follows_the_group_size():
     assert {size: settings.batch_size for size, settings in sizes.items()} == {2: 32, 3: 48, 4: 64, 8: 64}
     with pytest.raises(ConfigError, match="batch_size=64 does not divide"):
         checked("grpo", "algorithm.group_size=2", "algorithm.batch_size=64")
-    swept = compose.check_command(["+recipe=grpo", "algorithm.group_size=2,4,8"])
+    swept = command_line.check_command(["+recipe=grpo", "algorithm.group_size=2,4,8"])
     assert [job.algorithm.group_size for job in swept.configs] == [2, 4, 8]
 
 
@@ -304,7 +304,7 @@ def test_a_rolling_buffer_may_name_its_window():
     written = checked("dpo_iterative", "algorithm.buffer=rolling", "algorithm.window=3")
     assert (named.algorithm.buffer, named.algorithm.window) == ("rolling", 3)
     assert named == written
-    swept = compose.check_command(["+recipe=dpo_iterative", "algorithm.buffer=current,rolling2,rolling4"])
+    swept = command_line.check_command(["+recipe=dpo_iterative", "algorithm.buffer=current,rolling2,rolling4"])
     assert [job.algorithm.window for job in swept.configs] == [2, 2, 4]
     with pytest.raises(ConfigError, match=r"buffer=rolling3 keeps 3 rounds, but algorithm\.window=4"):
         checked("dpo_iterative", "algorithm.buffer=rolling3", "algorithm.window=4")
@@ -326,13 +326,13 @@ def test_a_rolling_buffer_may_name_its_window():
     ],
 )
 def test_the_name_and_the_question_follow_a_replaced_algorithm(overrides, name, question):
-    command = compose.check_command(overrides)
+    command = command_line.check_command(overrides)
     assert command.names == [name]
     assert command.configs[0].question == (question or command_of("grpo").configs[0].question)
 
 
 def test_recipes_can_be_swept():
-    command = compose.check_command(["+recipe=sft,reward_model", "seed=0,1"])
+    command = command_line.check_command(["+recipe=sft,reward_model", "seed=0,1"])
     assert command.names == ["sft", "sft", "reward_model", "reward_model"]
     assert command.recipe is None
     assert command.study is not None
@@ -340,11 +340,11 @@ def test_recipes_can_be_swept():
     assert command.configs[0] == checked("sft")
     assert command.configs[3] == checked("reward_model", "seed=1")
     with pytest.raises(ConfigError, match="study/buffers is a sweep of its own; run one at a time"):
-        compose.check_command(["+recipe=sft,study/buffers"])
+        command_line.check_command(["+recipe=sft,study/buffers"])
 
 
 def test_a_swept_choice_may_have_settings_that_the_recipe_lacks():
-    command = compose.check_command(["+recipe=grpo", "algorithm=ppo,ppo_hot", "algorithm.critic_warmup=1"])
+    command = command_line.check_command(["+recipe=grpo", "algorithm=ppo,ppo_hot", "algorithm.critic_warmup=1"])
     assert [config.algorithm.critic_warmup for config in command.configs] == [1, 1]
     assert command.names == ["grpo algorithm=ppo", "grpo algorithm=ppo_hot"]
 
@@ -370,7 +370,7 @@ def test_repetitions_of_a_job_differ_in_seeds_alone():
 @pytest.mark.slow
 def test_every_study_repeats_its_jobs_with_other_seeds():
     def check(recipe: str) -> None:
-        command = compose.check_command([f"+recipe={recipe}", "size=smoke", "seed=0,1"])
+        command = command_line.check_command([f"+recipe={recipe}", "size=smoke", "seed=0,1"])
         settings: dict[str, set[str]] = {}
         for job, config in zip(command.jobs, command.configs, strict=True):
             level = level_name({key: value for key, value in job.items() if key != "seed"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import command_line, compose, registry, typed_overrides
 from rlhf_lab.config.other_names import OTHER_NAMES, hint
 from rlhf_lab.core.errors import ConfigError
 
@@ -46,7 +46,7 @@ def _keys(values: dict, prefix: str = "") -> list[str]:
 )
 def test_the_hint_of_an_unknown_key(recipe, key, expected):
     with pytest.raises(ConfigError) as raised:
-        compose.check_command([f"+recipe={recipe}", f"{key}=1"])
+        command_line.check_command([f"+recipe={recipe}", f"{key}=1"])
     (problem,) = raised.value.problems
     assert problem.startswith(f"{key} is not a setting")
     assert problem.endswith(f"; {expected}")
@@ -62,12 +62,23 @@ def test_what_was_chosen_may_lack_the_setting():
 
 def test_one_message_for_a_kind_that_is_typed():
     with pytest.raises(ConfigError) as raised:
-        compose.check_command(["+recipe=dpo", "model.kind=hf", "model.path=gpt2", "model.hidden=x"])
+        command_line.check_command(["+recipe=dpo", "model.kind=hf", "model.path=gpt2", "model.hidden=x"])
     (problem,) = raised.value.problems
     assert problem.startswith("model.kind=hf would keep the settings of kind scratch; choose an option")
     assert problem.endswith("model=gpt2|hf|qwen2.5_0.5b")
     with pytest.raises(ConfigError) as raised:
-        compose.check_command(["+recipe=dpo", "algorithm.kind=dpoo"])
+        command_line.check_command(["+recipe=dpo", "algorithm.kind=dpoo"])
     assert raised.value.problems == ["algorithm.kind=dpoo is not registered; did you mean dpo?"]
-    assert compose.check_command(["+recipe=dpo", "model.kind=scratch"]).configs
+    assert command_line.check_command(["+recipe=dpo", "model.kind=scratch"]).configs
     assert "rubric" in registry.kinds("reward")
+
+
+def test_overrides_of_nothing_that_exists_are_dropped_with_a_message():
+    problems = []
+    written = ["+recipe=dpo", "model=tny", "algoritm.beta=1", "algorithm.beta=1"]
+    usable = typed_overrides.usable_overrides(written, problems)
+    assert [override.input_line for override in usable] == ["+recipe=dpo", "algorithm.beta=1"]
+    assert problems == [
+        "model=tny does not exist; did you mean tiny?",
+        "algoritm.beta is not a setting; did you mean algorithm?",
+    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import command_line, registry
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "several_machines.md").read_text(encoding="utf-8")
 COMMANDS = [line for line in PAGE.splitlines() if "+recipe=" in line and not line.startswith(("#", "|", "`"))]
@@ -21,7 +21,7 @@ def overrides(command: str) -> list[str]:
 
 @pytest.mark.parametrize("number", range(9))
 def test_a_command_composes(number: int) -> None:
-    command = compose.check_command([word for word in overrides(COMMANDS[number]) if not word.startswith("hydra")])
+    command = command_line.check_command([word for word in overrides(COMMANDS[number]) if not word.startswith("hydra")])
     assert command.recipe in COMMANDS[number]
     kinds = {registry.kind_of("sharding", config.sharding) for config in command.configs}
     is_sharded = command.study is None and "accelerate" not in COMMANDS[number]

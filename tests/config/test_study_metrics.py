@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rlhf_lab.config import compose, study_metrics
+from rlhf_lab.config import command_line, study_metrics
 from rlhf_lab.core.errors import ConfigError
 
 RECIPE = "+recipe=study/ensemble_lambda"
@@ -24,7 +24,7 @@ def pairs(tmp_path):
 
 def test_metrics_that_no_job_can_measure_are_named_with_those_that_can(pairs):
     with pytest.raises(ConfigError) as error:
-        compose.check_command([RECIPE, *NARROW, *pairs])
+        command_line.check_command([RECIPE, *NARROW, *pairs])
     (problem,) = error.value.problems
     assert problem.startswith(
         "study/ensemble_lambda is decided by a metric that data=pairs cannot measure: gold needs a true reward that is "
@@ -35,12 +35,12 @@ def test_metrics_that_no_job_can_measure_are_named_with_those_that_can(pairs):
 
 def test_verbosity_is_unknown_in_a_world_without_it():
     with pytest.raises(ConfigError, match="verbose needs text of people, or a world that recognises verbose responses"):
-        compose.check_command([RECIPE, *NARROW, "data=arithmetic_small"])
+        command_line.check_command([RECIPE, *NARROW, "data=arithmetic_small"])
 
 
 def test_what_the_message_says_works(pairs):
     chosen = ["study.metrics=[kl,proxy,tokens,win_rate,garble]", "study.predicts=[]"]
-    command = compose.check_command([RECIPE, *NARROW, *pairs, *chosen])
+    command = command_line.check_command([RECIPE, *NARROW, *pairs, *chosen])
     assert command.study is not None and command.study.metrics[0] == "kl"
     assert not study_metrics.problems(command.study, command.recipe, command.configs)
 
@@ -48,5 +48,5 @@ def test_what_the_message_says_works(pairs):
 def test_gold_is_measured_where_a_reward_model_stands_for_it(pairs):
     gold = [*NARROW, *pairs, "study.metrics=[gold]", "study.predicts=[]"]
     with pytest.raises(ConfigError, match=r"needs\.gold"):
-        compose.check_command([RECIPE, *gold])
-    compose.check_command([RECIPE, *gold, "+needs.gold=owner/model"])
+        command_line.check_command([RECIPE, *gold])
+    command_line.check_command([RECIPE, *gold, "+needs.gold=owner/model"])

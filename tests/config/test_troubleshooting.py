@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.stages import artifacts, preflight
 
@@ -30,7 +30,7 @@ DEPENDS_ON_THE_MACHINE = {"needs a library that is not installed", "cannot be re
 def problems(command: str) -> str:
     """Return what a command reports before anything is built."""
     with pytest.raises(LabError) as caught:
-        checked = compose.check_command(command.split())
+        checked = command_line.check_command(command.split())
         preflight.check([artifacts.plan(config, "named") for config in checked.configs])
     return str(caught.value)
 

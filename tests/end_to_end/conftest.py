@@ -17,7 +17,7 @@ import pytest
 from sizes import overrides
 from support import command_inside
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.files import read_json
 from rlhf_lab.stages import artifacts
 
@@ -70,7 +70,7 @@ class Lab:
 
     def completed(self, recipe: str) -> dict[str, dict[str, Any]]:
         """Results of a recipe and what it starts from, by recipe; run now unless the store has them."""
-        job = compose.check_command([f"+recipe={recipe}", *overrides(recipe)]).configs[0]
+        job = command_line.check_command([f"+recipe={recipe}", *overrides(recipe)]).configs[0]
         stages = list(artifacts.plan(job, recipe).upstream())
         paths = {stage.recipe: self.directory / stage.directory / "result.json" for stage in stages}
         if any((read_json(path) or {}).get("status") != "completed" for path in paths.values()):

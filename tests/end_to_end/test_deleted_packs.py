@@ -28,10 +28,10 @@ for module in pkgutil.walk_packages(rlhf_lab.__path__, "rlhf_lab."):
             assert not error.name.startswith("rlhf_lab"), (module.name, error)
 """
 RECIPES = """
-from rlhf_lab.config import compose, inventory
+from rlhf_lab.config import command_line, inventory
 from rlhf_lab.stages import artifacts
 for recipe in inventory.recipes():
-    config = compose.check_command([f"+recipe={recipe}", "size=smoke"]).configs[0]
+    config = command_line.check_command([f"+recipe={recipe}", "size=smoke"]).configs[0]
     assert artifacts.plan(config, recipe).key
 print(*inventory.recipes())
 """

@@ -83,8 +83,8 @@ def test_a_check_imports_no_torch(workplace):
     """Torch takes seconds, and every command looks the plug-in's settings up."""
     code = (
         "import sys\n"
-        "from rlhf_lab.config import compose\n"
-        "command = compose.check_command(['algorithm=unlikelihood', 'data=counting', 'reward=brevity'])\n"
+        "from rlhf_lab.config import command_line\n"
+        "command = command_line.check_command(['algorithm=unlikelihood', 'data=counting', 'reward=brevity'])\n"
         "assert command.configs[0].algorithm.alpha == 1\n"
         "assert 'torch' not in sys.modules\n"
     )

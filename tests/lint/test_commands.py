@@ -12,7 +12,7 @@ from page_commands import README, ROOT, before_training, check_commands, command
 from support import check_each
 
 from rlhf_lab.cli.table import COMMANDS
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line, compose
 
 PAGES = [
     "README.md",
@@ -62,7 +62,7 @@ def test_a_command_that_does_not_compose_is_found(tmp_path: Path, monkeypatch: p
 def test_the_mistakes_shown_are_the_mistakes_reported() -> None:
     line = next(line for line in commands("README.md") if "+recipie=x" in line)
     with pytest.raises(compose.ConfigError) as caught:
-        compose.check_command(shlex.split(line)[3:])
+        command_line.check_command(shlex.split(line)[3:])
     assert f"{len(caught.value.problems)} problems, nothing was run:" in README
     for problem in caught.value.problems:
         assert f"  • {problem}\n" in README

@@ -270,9 +270,9 @@ def test_checking_a_command_imports_no_torch():
     code = (
         f"import sys, importlib; [importlib.import_module(m) for m in {modules!r}]\n"
         "from rlhf_lab import main\n"
-        "from rlhf_lab.config import compose, registry\n"
+        "from rlhf_lab.config import command_line, registry\n"
         "from rlhf_lab.stages import artifacts\n"
-        "command = compose.check_command(['+recipe=study/buffers'])\n"
+        "command = command_line.check_command(['+recipe=study/buffers'])\n"
         "artifacts.plan(command.configs[0], 'study/buffers')\n"
         "heavy = {'torch', 'transformers', 'scipy', 'pandas', 'datasets', 'trl', 'altair', 'vl_convert'}\n"
         "heavy &= set(sys.modules)\n"

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from rlhf_lab.algorithms.reward_models import criteria_reward
 from rlhf_lab.algorithms.reward_models.criteria_reward import agreement, build, measure_pairs
 from rlhf_lab.algorithms.reward_models.settings import CriteriaRewardSettings
-from rlhf_lab.config.compose import check_command
+from rlhf_lab.config.command_line import check_command
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data import reviews as reviews_data

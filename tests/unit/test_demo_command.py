@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_lab import main
 from rlhf_lab.cli import demo
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.console import VERBOSITY, console
 from rlhf_lab.stages import artifacts
 
@@ -54,4 +54,4 @@ def test_every_command_that_it_suggests_exists(line):
     if not words or words[0] in ("list", "doctor", "explain"):
         return
     command = words if words[0].startswith("+") else demo.demo_command(words[1:]).words
-    assert compose.check_command(command).jobs
+    assert command_line.check_command(command).jobs

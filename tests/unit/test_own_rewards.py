@@ -145,12 +145,12 @@ def test_a_plug_in_brings_a_term_with_settings(tmp_path):
     installed(tmp_path, "[rlhf_lab.plugins]" + declared.replace('"', ""))
     code = (
         "import sys\n"
-        "from rlhf_lab.config import compose, registry\n"
+        "from rlhf_lab.config import command_line, registry\n"
         "words = ['+recipe=ppo', 'reward=[bt,brevity]', 'reward.terms.brevity.words=20']\n"
-        "terms = compose.check_command(words).configs[0].reward.terms\n"
+        "terms = command_line.check_command(words).configs[0].reward.terms\n"
         "assert 'torch' not in sys.modules\n"
         "print(list(terms), registry.build('reward', terms['brevity'], None)(['p'], ['a b']).total_N)\n"
-        "try: compose.check_command([*words, 'reward.terms.brevity.wrods=2'])\n"
+        "try: command_line.check_command([*words, 'reward.terms.brevity.wrods=2'])\n"
         "except ValueError as error: print(error)\n"
     )
     path = os.pathsep.join([str(tmp_path), str(Path(rlhf_lab.__file__).parents[1])])

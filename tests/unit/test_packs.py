@@ -233,11 +233,11 @@ from rlhf_lab.core import packs
 packs.in_tree = lambda: []
 sys.modules["rlhf_lab.packs"] = None  # importing it is an error now
 from rlhf_lab import main
-from rlhf_lab.config import compose, inventory, registry
+from rlhf_lab.config import command_line, inventory, registry
 from rlhf_lab.stages import artifacts
 assert set(registry.groups()) == {"model", "data", "algorithm", "reward", "rollout", "sharding", "tracker"}
 for recipe in ("dpo", "ppo", "grpo_math", "prm", "rubric_rm", "criteria_fitted", "rm_report", "study/buffers"):
-    command = compose.check_command([f"+recipe={recipe}", "size=smoke"])
+    command = command_line.check_command([f"+recipe={recipe}", "size=smoke"])
     assert artifacts.plan(command.configs[0], recipe).key
 print(*inventory.recipes())
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import check_each, checked, command_inside, planned
 
-from rlhf_lab.config import compose, inventory, registry
+from rlhf_lab.config import command_line, inventory, registry
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core.capabilities import Capability, reads
 from rlhf_lab.stages import artifacts
@@ -60,7 +60,7 @@ def sampled_tokens(stage: artifacts.Stage) -> float:
 
 def jobs(recipe: str, *overrides: str) -> list[artifacts.Stage]:
     """Stages of the first and of the last job."""
-    configs = compose.check_command([f"+recipe={recipe}", "size=smoke", *overrides]).configs
+    configs = command_line.check_command([f"+recipe={recipe}", "size=smoke", *overrides]).configs
     assert len(configs) <= 12
     assert len({config.seed for config in configs}) == 1
     return [artifacts.plan(config, recipe) for config in (configs[0], *configs[1:][-1:])]
@@ -122,9 +122,9 @@ def test_what_is_written_stays():
 
 
 def test_a_study_takes_two_levels_and_one_seed():
-    command = compose.check_command(["+recipe=study/buffers", "size=smoke"])
+    command = command_line.check_command(["+recipe=study/buffers", "size=smoke"])
     assert command.jobs == [{"algorithm.buffer": "current", "seed": 0}, {"algorithm.buffer": "rolling", "seed": 0}]
-    command = compose.check_command(["+recipe=study/buffers", "size=smoke", "seed=3,4"])
+    command = command_line.check_command(["+recipe=study/buffers", "size=smoke", "seed=3,4"])
     assert [job["seed"] for job in command.jobs] == [3, 4, 3, 4]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_lab.config import compose, typed_sweep
+from rlhf_lab.config import command_line, typed_sweep
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import preflight
@@ -70,33 +70,33 @@ def test_metrics_that_were_written_stay_and_so_do_those_of_a_sweep_without_resul
 
 
 def test_settings_of_a_study_fit_a_typed_sweep():
-    command = compose.check_command([*SWEEP, "study.processes=1", "study.metrics=[ece]", "study.baseline=0.01"])
+    command = command_line.check_command([*SWEEP, "study.processes=1", "study.metrics=[ece]", "study.baseline=0.01"])
     assert command.typed and len(command.jobs) == 4
     study = command.study
     assert study is not None
     assert (study.processes, study.metrics, study.compare) == (1, ["ece"], "algorithm.centering")
     assert study.baseline == 0.01 and study.sweep == {"algorithm.centering": [0, 0.01], "seed": [0, 1]}
-    assert compose.check_command(SWEEP).study.baseline == 0
+    assert command_line.check_command(SWEEP).study.baseline == 0
 
 
 def test_wrong_settings_of_a_typed_sweep():
     with pytest.raises(ConfigError) as error:
-        compose.check_command([*SWEEP, "study.proceses=1"])
+        command_line.check_command([*SWEEP, "study.proceses=1"])
     assert error.value.problems == ["study.proceses is not a setting; did you mean processes?"]
     with pytest.raises(ConfigError, match=r"study.compare=algorithm.lr is not a key of sweep: algorithm.centering"):
-        compose.check_command([*SWEEP, "study.compare=algorithm.lr"])
+        command_line.check_command([*SWEEP, "study.compare=algorithm.lr"])
 
 
 def test_a_study_setting_where_nothing_is_swept_is_one_problem():
     with pytest.raises(ConfigError) as error:
-        compose.check_command(["+recipe=reward_model", "study.processes=1"])
+        command_line.check_command(["+recipe=reward_model", "study.processes=1"])
     (problem,) = error.value.problems
     assert problem.startswith("study.processes=1: reward_model is one run, not a study; ")
     assert "sweep a setting, for example seed=0,1,2" in problem
 
 
 def test_a_stopped_sweep_without_a_complete_job_has_no_empty_tables(tmp_path):
-    command = compose.check_command([*SWEEP, f"outputs={tmp_path}"])
+    command = command_line.check_command([*SWEEP, f"outputs={tmp_path}"])
     directory = tmp_path / "study"
     assert command.study is not None
     sweep._write_plan(directory, command, command.study, preflight.planned(command))
@@ -118,6 +118,6 @@ def test_a_stopped_sweep_without_a_complete_job_has_no_empty_tables(tmp_path):
     ],
 )
 def test_which_jobs_run_in_the_process_of_the_study(monkeypatch, words, processes, expected):
-    command = compose.check_command([*SWEEP, *words])
+    command = command_line.check_command([*SWEEP, *words])
     monkeypatch.setenv(sweep.PROCESSES, processes)
     assert sweep._runs_here(command, words) is expected

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rlhf_lab.cli.sweep_file import sweep_command
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import artifacts
 from rlhf_lab.sweeps.wandb_file import provided_values, sweep_config
@@ -47,11 +47,11 @@ def test_a_study_as_a_file(tmp_path: Path) -> None:
 
 def test_an_agent_starts_one_job_of_the_study(tmp_path: Path) -> None:
     """The very stage that the study itself would build."""
-    study = compose.check_command(["+recipe=study/buffers"])
+    study = command_line.check_command(["+recipe=study/buffers"])
     config = sweep_config(study, "random")
     words = agent_words(config, {"algorithm.buffer": "rolling", "seed": 1})
     assert words[:4] == ["/usr/bin/env", "python", "-m", "rlhf_lab"]
-    job = compose.check_command(words[4:])
+    job = command_line.check_command(words[4:])
     assert job.study is None and len(job.jobs) == 1
     assert job.configs[0].algorithm.buffer == "rolling" and job.configs[0].seed == 1
     assert isinstance(job.configs[0].tracker, Wandb)
@@ -72,24 +72,24 @@ def test_values_survive_the_agent() -> None:
         "tracker.project=mine",
         "tracker.entity=team",
     ]
-    config = sweep_config(compose.check_command(words), "grid")
+    config = sweep_config(command_line.check_command(words), "grid")
     assert (config["project"], config["entity"]) == ("mine", "team")
     assert config["parameters"]["model.lora.targets"] == {"values": ["null", "[q_proj,v_proj]"]}
     chosen = {"model.lora.targets": "[q_proj,v_proj]", "++stages.sft.algorithm.epochs": 2}
     assert chosen.keys() == config["parameters"].keys()
-    checked = compose.check_command(agent_words(config, chosen)[4:]).configs[0]
+    checked = command_line.check_command(agent_words(config, chosen)[4:]).configs[0]
     assert list(checked.model.lora.targets) == ["q_proj", "v_proj"]
     assert checked.stages["sft"]["algorithm"]["epochs"] == 2
 
 
 def test_ranges() -> None:
-    command = compose.check_command(["+recipe=dpo", "algorithm.beta=0.03,1.0", "algorithm.batch_size=16,32"])
+    command = command_line.check_command(["+recipe=dpo", "algorithm.beta=0.03,1.0", "algorithm.batch_size=16,32"])
     config = sweep_config(command, "bayes", continuous=["algorithm.beta", "algorithm.batch_size"], runs=20)
     assert config["parameters"]["algorithm.beta"] == {"distribution": "log_uniform_values", "min": 0.03, "max": 1.0}
     assert config["parameters"]["algorithm.batch_size"] == {"distribution": "int_uniform", "min": 16, "max": 32}
     assert config["run_cap"] == 20 and config["method"] == "bayes"
     # 1 and 30 are typed without a point, but β need not be a whole number
-    command = compose.check_command(["+recipe=dpo", "algorithm.beta=1,30"])
+    command = command_line.check_command(["+recipe=dpo", "algorithm.beta=1,30"])
     config = sweep_config(command, "random", continuous=["algorithm.beta"])
     assert config["parameters"]["algorithm.beta"] == {"distribution": "log_uniform_values", "min": 1, "max": 30}
 

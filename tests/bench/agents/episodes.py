@@ -24,7 +24,7 @@ from timing import Row, Work, compare, race
 from torch import Tensor, nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import command_line, registry
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.models.build import scratch_policy
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -63,7 +63,7 @@ def _algorithm() -> OnPolicy:
     policy: Any = scratch_policy(Scratch(max_positions=512), tokenizer, seed=0)
     policy.save_pretrained(directory / "model")
     tokenizer.save_pretrained(directory / "model")
-    command = compose.check_command(
+    command = command_line.check_command(
         [
             "+recipe=grpo_agent",
             f"data.train_tasks={TASKS}",

@@ -6,7 +6,7 @@ import pytest
 from support import checked, planned
 
 from rlhf_lab.algorithms.supervised.settings import SFT
-from rlhf_lab.config import check, compose, root
+from rlhf_lab.config import check, command_line, root
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import preflight
 from rlhf_lab.training.stage_spec import Inputs
@@ -38,7 +38,7 @@ def test_a_service_has_the_defaults_of_its_judge_and_survives_the_round_trip():
     local = checked("sft")
     assert local.agent.service == {}
     assert check.check(root.to_values(local)) == local
-    assert compose.check_command(["+recipe=sft", "agent.llm=anthropic", "seed=0,1"]).configs[1].agent.asks_service
+    assert command_line.check_command(["+recipe=sft", "agent.llm=anthropic", "seed=0,1"]).configs[1].agent.asks_service
 
 
 def test_agents_decide_the_results_of_stages_that_run_them(running_agents):

@@ -7,7 +7,7 @@ import json
 from sizes import overrides
 from support import command_inside
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.data.generated import read_attempts, read_generated
 from rlhf_lab.models.build import load_encoder
 from rlhf_lab.stages import artifacts
@@ -18,7 +18,7 @@ RECIPE = "mixed_reward_model"
 def test_three_sources_end_in_one_reward_model(tmp_path):
     status, out = command_inside(tmp_path, f"+recipe={RECIPE}", *overrides(RECIPE))
     assert status == 0, out
-    job = compose.check_command([f"+recipe={RECIPE}", *overrides(RECIPE)]).configs[0]
+    job = command_line.check_command([f"+recipe={RECIPE}", *overrides(RECIPE)]).configs[0]
     stages = {stage.recipe: stage for stage in artifacts.plan(job, RECIPE).upstream()}
     folders = {name: tmp_path / stage.directory for name, stage in stages.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import checked, planned
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.packs.agents.tools.settings import Tools
@@ -55,7 +55,7 @@ def test_a_mixture_of_small_corpora_is_as_large_as_they_allow():
     )
     assert (full.rows, small.rows) == (4000, 0) and small.shares == full.shares
     assert planned("mixed_reward_model", "size=smoke", "mixture.rows=60").config.mixture.rows == 60
-    volumes = compose.check_command(["+recipe=study/cai_volume", "size=smoke", "mixture.rows=50,100"]).configs
+    volumes = command_line.check_command(["+recipe=study/cai_volume", "size=smoke", "mixture.rows=50,100"]).configs
     assert {config.mixture.rows for config in volumes} == {50, 100}
 
 

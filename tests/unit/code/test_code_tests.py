@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import render_prompt
@@ -156,7 +156,7 @@ def test_reward_of_a_run(best):
 
 def test_the_sandbox_counts_where_code_is_run():
     def stage(*words):
-        config = compose.check_command(["+recipe=grpo", "needs.reward=null", *words]).configs[0]
+        config = command_line.check_command(["+recipe=grpo", "needs.reward=null", *words]).configs[0]
         return config, artifacts.plan(config, "grpo").settings_key
 
     config, key = stage("reward=code_tests")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from synthetic_runs import write_study
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.reports.report import write_study_report
@@ -245,7 +245,7 @@ def test_studies_of_the_same_jobs_share_a_registration(directory):
 
 def test_the_name_depends_on_the_jobs_alone():
     def name(*words: str) -> str:
-        return registration_name(compose.check_command(["+recipe=study/ensemble_lambda", *words]))
+        return registration_name(command_line.check_command(["+recipe=study/ensemble_lambda", *words]))
 
     claim = "study.predicts=[{metric:kl,level:0.5,direction:lower}]"
     assert name() == name(claim) == name("study.until=decided") == name("seed=100,101") == name("seed=7")

@@ -10,7 +10,7 @@ import pytest
 from support import paired_over_seeds
 from synthetic_runs import edit, edited, write_study
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.mini_hh import build
 from rlhf_lab.data.world_settings import MiniHH
@@ -28,11 +28,11 @@ from rlhf_lab.studies.table import build_sections
 
 
 def jobs(*overrides: str) -> list:
-    return compose.check_command(["+recipe=dpo", "seed=0,1,2", *overrides]).configs
+    return command_line.check_command(["+recipe=dpo", "seed=0,1,2", *overrides]).configs
 
 
 def replicated(*overrides: str) -> Replication:
-    command = compose.check_command(["+recipe=dpo", *overrides])
+    command = command_line.check_command(["+recipe=dpo", *overrides])
     return replication([plan(checked, "dpo") for checked in command.configs], command.jobs)
 
 
@@ -89,7 +89,7 @@ def test_negative_seeds_are_refused():
     with pytest.raises(ConfigError, match=r"test_seed=-1 must be at least 0"):
         jobs("data.test_seed=-1")
     with pytest.raises(ConfigError, match=r"seed=-1 is negative"):
-        compose.check_command(["+recipe=dpo", "seed=-1"])
+        command_line.check_command(["+recipe=dpo", "seed=-1"])
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from synthetic_runs import write_run
 
-from rlhf_lab.config import compose, search_space
+from rlhf_lab.config import command_line, search_space
 from rlhf_lab.config.search_space import SearchChoices, SearchGoal, SearchInterval
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, MissingDependency
@@ -79,13 +79,13 @@ def test_searched_numbers_have_three_digits_and_stay_in_their_range():
 )
 def test_wrong_settings_of_a_search_name_the_key(word, problem):
     with pytest.raises(ConfigError) as error:
-        compose.check_command([*COMMAND, word])
+        command_line.check_command([*COMMAND, word])
     assert any(problem in line for line in error.value.problems), error.value.problems
 
 
 def test_the_smoke_size_has_few_trials_unless_they_are_typed():
-    short = compose.check_command([*COMMAND, "size=smoke"]).study
-    typed = compose.check_command([*COMMAND, "size=smoke", "study.trials=7"]).study
+    short = command_line.check_command([*COMMAND, "size=smoke"]).study
+    typed = command_line.check_command([*COMMAND, "size=smoke", "study.trials=7"]).study
     assert short is not None and typed is not None
     assert (short.trials, short.confirm_seeds, typed.trials) == (3, 2, 7)
 
@@ -160,7 +160,7 @@ class Builder:
 
 
 def run(tmp_path: Path, builder: Builder, *more: str) -> tuple[Path, str]:
-    command = compose.check_command([*COMMAND, f"outputs={tmp_path}", "study.metrics=[kl]", *more])
+    command = command_line.check_command([*COMMAND, f"outputs={tmp_path}", "study.metrics=[kl]", *more])
     with console.capture() as printed, suppress(KeyboardInterrupt):
         assert search.run(command, None, builder) == 0
     return search.study_dir(command), printed.get()
@@ -224,12 +224,12 @@ def test_a_goal_that_no_result_has_stops_the_search_after_the_first_trial(tmp_pa
 
 
 def test_the_command_of_the_best_trial_of_a_recipe_is_one_run():
-    command = compose.check_command(["+recipe=study/search_dpo", "seed=4"])
+    command = command_line.check_command(["+recipe=study/search_dpo", "seed=4"])
     assert command.study is not None
     running = search.SettingsSearch(command, command.study, None, Path("unused"), Builder())
     line = running.command_line({"algorithm.beta": 0.05})
     words = line.split("rlhf_lab ")[1].split() if "rlhf_lab " in line else line.split()[1:]
-    single = compose.check_command(words)
+    single = command_line.check_command(words)
     assert single.study is None and len(single.jobs) == 1
     assert getattr(single.configs[0].algorithm, "beta") == 0.05 and single.configs[0].seed == 4  # noqa: B009
 

@@ -9,7 +9,7 @@ import pytest
 from hydra._internal.core_plugins import basic_sweeper
 from synthetic_runs import edit, edited, write_study
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import command_line
 from rlhf_lab.config.study_levels import planned_seeds
 from rlhf_lab.config.study_settings import Prediction, StudySettings
 from rlhf_lab.core.errors import ConfigError
@@ -37,7 +37,7 @@ def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     for name in (sweep.PROCESSES, sweep.SWEEP):  # set by `_hydra_arguments`, and removed after this test
         monkeypatch.setenv(name, "1")
     words = ["+recipe=study/kl_control", "seed=0,1,2,3,4"]
-    command = compose.check_command([*words, "study.until=decided", "study.max_seeds=7"])
+    command = command_line.check_command([*words, "study.until=decided", "study.max_seeds=7"])
     assert [job["seed"] for job in command.jobs] == [seed for seed in range(7) for _ in range(3)]
     assert len({job["algorithm.kl_controller"] for job in command.jobs[:3]}) == 3
     assert command.study is not None
@@ -46,10 +46,10 @@ def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     assert "+seed=0,1,2,3,4,5,6" in arguments or "seed=0,1,2,3,4,5,6" in arguments
     # Limits and the number of processes do not change which study it is; the rule by which it stops does.
     limits = ("study.max_minutes=5", "study.processes=1")
-    more = compose.check_command([*words, "study.until=decided", *limits])
+    more = command_line.check_command([*words, "study.until=decided", *limits])
     assert sweep.study_dir(more) == sweep.study_dir(command)
     assert len(more.jobs) == 3 * 8  # the recipe's own max_seeds
-    fixed = compose.check_command([*words, "study.until=null"])
+    fixed = command_line.check_command([*words, "study.until=null"])
     assert [job["seed"] for job in fixed.jobs[:5]] == [0, 1, 2, 3, 4]  # as before: seeds vary fastest
     assert sweep.study_dir(fixed) != sweep.study_dir(command)
 
@@ -65,44 +65,48 @@ def test_all_levels_of_a_seed_come_before_the_next_seed(monkeypatch):
     ids=["one level", "no claims", "no levels of the claims"],
 )
 def test_what_has_nothing_to_decide_runs_its_list_of_seeds(words, jobs):
-    command = compose.check_command(words)
+    command = command_line.check_command(words)
     assert len(command.jobs) == jobs
     assert command.study is not None and command.study.until is None
 
 
 def test_sweeps_of_other_values_have_other_directories():
     words = ["+recipe=sft", "algorithm.lr=0.003,0.0003", "seed=0,1"]
-    directory = sweep.study_dir(compose.check_command(words))
+    directory = sweep.study_dir(command_line.check_command(words))
     others = (["algorithm.batch_size=4,8"], ["algorithm.lr=0.003,0.0001"])
-    directories = {sweep.study_dir(compose.check_command(["+recipe=sft", *other, "seed=0,1"])) for other in others}
+    directories = {sweep.study_dir(command_line.check_command(["+recipe=sft", *other, "seed=0,1"])) for other in others}
     assert len({directory, *directories}) == 3
-    assert sweep.study_dir(compose.check_command([*words[:2], "seed=0,1,2"])) == directory  # more seeds continue it
-    whole = sweep.study_dir(compose.check_command(["+recipe=study/kl_control"]))
+    assert (
+        sweep.study_dir(command_line.check_command([*words[:2], "seed=0,1,2"])) == directory
+    )  # more seeds continue it
+    whole = sweep.study_dir(command_line.check_command(["+recipe=study/kl_control"]))
     assert whole.name == "kl_control"
     levels = ["+recipe=study/kl_control", "algorithm.kl_controller=none,fixed"]
-    assert sweep.study_dir(compose.check_command(levels)) != whole
+    assert sweep.study_dir(command_line.check_command(levels)) != whole
 
 
 def test_a_value_that_is_swept_twice_is_refused():
     with pytest.raises(ConfigError, match=r"algorithm\.lr=0\.001,0\.001,0\.0001 has 0\.001 more than once"):
-        compose.check_command(["+recipe=sft", "algorithm.lr=0.001,1e-3,0.0001"])
+        command_line.check_command(["+recipe=sft", "algorithm.lr=0.001,1e-3,0.0001"])
     with pytest.raises(ConfigError, match="seed=0,1,1 has 1 more than once"):
-        compose.check_command(["+recipe=study/kl_control", "seed=0,1,1"])
+        command_line.check_command(["+recipe=study/kl_control", "seed=0,1,1"])
 
 
 def test_seeds_are_those_of_the_sweep_and_then_the_next_integers():
     words = ["+recipe=study/kl_control", "study.until=decided", "study.max_seeds=4"]
-    command = compose.check_command([*words, "seed=100,105"])
+    command = command_line.check_command([*words, "seed=100,105"])
     assert [job["seed"] for job in command.jobs[::3]] == planned_seeds([100, 105], 4) == [100, 105, 106, 107]
     with pytest.raises(ConfigError, match=r"has 5 seeds, more than study\.max_seeds=4"):
-        compose.check_command([*words, "seed=0,1,2,3,4"])
-    smoke = compose.check_command([*words, "size=smoke"])
+        command_line.check_command([*words, "seed=0,1,2,3,4"])
+    smoke = command_line.check_command([*words, "size=smoke"])
     assert smoke.study is not None and smoke.study.until is None  # one seed decides nothing
 
 
 def test_wrong_settings_are_refused():
     with pytest.raises(ConfigError, match="until=decided needs claims; add predicts"):
-        compose.check_command(["+recipe=sft", "algorithm.lr=1e-4,1e-3", "study.until=decided", "study.metrics=[gold]"])
+        command_line.check_command(
+            ["+recipe=sft", "algorithm.lr=1e-4,1e-3", "study.until=decided", "study.metrics=[gold]"]
+        )
     with pytest.raises(ConfigError, match="direction=same has no published effect"):
         Prediction("gold", "mixed", "same", margin=0.1, published=0.3)
     words = ["+recipe=study/kl_control", "study.until=decided"]
@@ -113,8 +117,8 @@ def test_wrong_settings_are_refused():
         ("kl", "-18", "it is a ratio, which must be above 0 and below 1"),
     ):
         with pytest.raises(ConfigError, match=problem):
-            compose.check_command([*words, claims % (metric, published)])
-    assert compose.check_command([*words, claims % ("kl", "0.3")]).jobs
+            command_line.check_command([*words, claims % (metric, published)])
+    assert command_line.check_command([*words, claims % ("kl", "0.3")]).jobs
     with pytest.raises(ConfigError, match="test prompts of their own for every seed"):
         seed_by_seed.check_prompts(Replication("given"))
     seed_by_seed.check_prompts(Replication("redrawn"))
@@ -256,10 +260,10 @@ def test_recipes_run_their_list_of_seeds_on_data_from_files(tmp_path):
     claim = "{metric:kl,level:fixed,direction:lower}"
     words = ["+recipe=study/kl_control", "data=pairs", f"data.path={file}", "study.metrics=[kl]"]
     words.append(f"study.predicts=[{claim}]")
-    command = compose.check_command(words)
+    command = command_line.check_command(words)
     assert command.study is not None and command.study.until is None
     assert sorted({job["seed"] for job in command.jobs}) == [100, 101, 102]
     assert "data=pairs has the same test prompts for every seed" in command.note
-    typed = compose.check_command([*words, "study.until=decided"])
+    typed = command_line.check_command([*words, "study.until=decided"])
     assert typed.study is not None and typed.study.until == "decided" and not typed.note  # refused when it runs
-    assert not compose.check_command(["+recipe=study/kl_control"]).note
+    assert not command_line.check_command(["+recipe=study/kl_control"]).note

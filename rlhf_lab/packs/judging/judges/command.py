@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rlhf_lab.config import check, compose, registry, root
+from rlhf_lab.config import check, command_line, registry, root
 from rlhf_lab.config.groups import DataSource, JudgeSource
 from rlhf_lab.config.schema import paths_and_options, whole_numbers
 from rlhf_lab.core.console import console
@@ -45,7 +45,7 @@ def read_words(words: Sequence[str]) -> JudgeOptions:
     numbers = whole_numbers(options, {"items": 0, "seed": 0, "max_tokens": 512}, problems)
     if numbers["max_tokens"] == 0:
         problems.append("max_tokens=0 leaves no tokens for the judge's answer; write 1 or more")
-    config = compose.config_of(overrides, problems)
+    config = command_line.config_of(overrides, problems)
     # with two sources, a comma separates the policies of A and B
     policies: list[str | None] = [options.get("policy")] * len(paths)
     if len(paths) == 2 and "," in options.get("policy", ""):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import command_line, registry
 from rlhf_lab.config.schema import whole_numbers
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -45,7 +45,7 @@ def run(words: Sequence[str]) -> None:
     if len(paths) != 1:
         problems.append("safety takes one run directory: safety outputs/runs/RUN judge=anthropic --dry-run")
     numbers = whole_numbers(options, {"items": 0, "seed": 0}, problems)
-    config = compose.config_of(overrides, problems)
+    config = command_line.config_of(overrides, problems)
     directory = find_run(Path(paths[0]))
     rows = selected(read_responses(directory), numbers["items"], numbers["seed"])
     requests = [question(_prompt_of(row), str(row["response"])) for row in rows]
