@@ -7,7 +7,7 @@ so that no other package has to name sections.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.ranges import CheckedSettings
@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 Settings = TypeVar("Settings", bound="Section")
-
-
-class LocalModelUse(NamedTuple):
-    """A model that a stage loads because of a section.
-
-    Attributes:
-        source: directory or hub id.
-        dispatch: limits with which it is spread over devices, see `models/settings.py`; None for one device.
-    """
-
-    source: str
-    dispatch: Any = None
 
 
 class Section(CheckedSettings):
@@ -73,8 +61,8 @@ class Section(CheckedSettings):
         """
         return {}
 
-    def local_models(self, config: Config) -> dict[str, LocalModelUse]:
-        """Return name → the models that the stage loads because of this section."""
+    def local_models(self, config: Config) -> dict[str, str]:
+        """Return name → directory or hub id of the models that the stage loads because of this section."""
         return {}
 
 

@@ -56,7 +56,6 @@ class BudgetExceeded(LabError, RuntimeError):
 OPTIONAL = {
     "trl": ("engine=trl", "'rlhf_lab[trl]'"),
     "peft": ("model.lora", "'rlhf_lab[lora]'"),
-    "accelerate": ("model.dispatch or judge.dispatch", "'rlhf_lab[accelerate]'"),
     "bitsandbytes": ("model.weights=nf4 or algorithm.optimizer=adamw_8bit", "'rlhf_lab[quantized]'"),
     "vllm": ("rollout=vllm with engine=trl", "'trl[vllm]'"),
     "deepspeed": ("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'"),

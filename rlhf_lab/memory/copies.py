@@ -14,7 +14,7 @@ from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
 from rlhf_lab.models.model_files import ADAPTER, Record, adapter_dir, base_identity, cached_commit
-from rlhf_lab.models.settings import Dispatch, Stored, WeightsOf
+from rlhf_lab.models.settings import Stored, WeightsOf
 from rlhf_lab.stages.artifacts import GOLD, External, Stage
 from rlhf_lab.training.settings import SOUP
 from rlhf_lab.training.sharding.settings import FullySharded, Zero
@@ -36,7 +36,6 @@ class Copy:
         beside: number of frozen values of an adapter and its head on the base of the policy's adapter. The model has no
             other frozen values. None for a model with its own weights.
         apart: reason why an adapter nevertheless has its own base; empty for all other models.
-        dispatch: limits with which the model is spread over devices; None for one device.
     """
 
     name: str
@@ -47,7 +46,6 @@ class Copy:
     stored: Stored = "float32"
     beside: int | None = None
     apart: str = ""
-    dispatch: Dispatch | None = None
 
 
 def copies(stage: Stage) -> list[Copy]:
@@ -81,15 +79,7 @@ def _copy_of(model: ModelCopies, stage: Stage, policy: ModelShape) -> Copy:
         shape = shape.scalar(model.outputs)
     role: WeightsOf = "reward" if shape.outputs else "reference" if model.reference else "policy"
     stored = stage.config.model.stored(role)
-    copy = Copy(
-        model.name,
-        shape,
-        model.trained,
-        model.reference,
-        model.together,
-        stored,
-        dispatch=stage.config.model.dispatch_of("reference") if model.reference else None,
-    )
+    copy = Copy(model.name, shape, model.trained, model.reference, model.together, stored)
     if model.starts_from == "policy" and shares_base(stage):
         return replace(copy, beside=0)
     if model.starts_from == "reward":  # a critic: its head is trained, so no frozen head is counted
@@ -131,9 +121,8 @@ def reward_copies(stage: Stage) -> list[Copy]:
         for member in range(count):
             label = f"reward {name} {member}" if count > 1 else f"reward {name}"
             # a language model (`follow_up`) is a policy that only measures
-            dispatch = stage.config.model.dispatch_of("reward") if shape.outputs else None
             stored = stage.config.model.stored("reward" if shape.outputs else "policy")
-            copy = Copy(label, shape, stored=stored, dispatch=dispatch)
+            copy = Copy(label, shape, stored=stored)
             if shape.outputs and not averages_weights:  # averaged weights are a new model without a base
                 head = shape.outputs * shape.hidden
                 copy = _on_base(copy, stage, need, copy.stored, head=head, member=member)
@@ -150,15 +139,14 @@ def gold_copies(stage: Stage) -> list[Copy]:
     count = _member_count(need)
     stored = stage.config.model.stored("reward")
     labels = [f"gold {member}" if count > 1 else "gold" for member in range(count)]
-    dispatch = stage.config.model.dispatch_of("reward")
-    return [Copy(label, shape, stored=stored, dispatch=dispatch) for label in labels]
+    return [Copy(label, shape, stored=stored) for label in labels]
 
 
 def section_copies(stage: Stage) -> list[Copy]:
     """Return the models that sections of the config load, such as a local judge, each in a single process."""
     sections = stage.config.sections().values()
-    uses = [use for section in sections for use in section.local_models(stage.config).items()]
-    return [Copy(name, source_shape(use.source), dispatch=use.dispatch) for name, use in uses]
+    sources = [named for section in sections for named in section.local_models(stage.config).items()]
+    return [Copy(name, source_shape(source)) for name, source in sources]
 
 
 def _member_count(need: Stage | External) -> int:

@@ -18,7 +18,6 @@ from rlhf_lab.memory.state import (
     ceil_div,
     frozen_state,
     gathered_bytes,
-    part_bytes,
     trained_state,
 )
 from rlhf_lab.memory.work import (
@@ -32,7 +31,6 @@ from rlhf_lab.memory.work import (
     score_bytes,
     update_peak,
 )
-from rlhf_lab.models.block_placement import BlockPlacement, place_blocks
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.artifacts import Stage
 
@@ -44,9 +42,7 @@ class PlanLine:
     Attributes:
         work: bytes of its forward and backward pass; None for a frozen model.
         away: True if it is kept in host memory and moved to the device for each pass.
-        gathered: bytes of sharded weights that are full in a pass without gradient, or of the layer of a dispatched
-            model that is moved to the device for its pass.
-        placement: where the weights of a dispatched model are; None for one device.
+        gathered: bytes of sharded weights that are full in a pass without gradient.
     """
 
     copy: Copy
@@ -54,7 +50,6 @@ class PlanLine:
     work: Pass | None = None
     away: bool = False
     gathered: int = 0
-    placement: BlockPlacement | None = None
 
 
 @dataclass
@@ -169,17 +164,6 @@ def _plan_copy(
         return PlanLine(model, state, work, gathered=full_bytes)
     if model.beside is not None:  # only the frozen values of its adapter and head are its own
         return PlanLine(model, State(WEIGHT * model.beside))
-    if model.dispatch is not None:
-        root_bytes, block_bytes = part_bytes(model.shape, model.stored)
-        placement = place_blocks(root_bytes, [block_bytes] * model.shape.layers, model.dispatch, cuda=how.cuda)
-        matrices = [inputs * outputs for inputs, outputs in model.shape.matrices.values()]
-        largest_layer = WEIGHT * max(*matrices, model.shape.expert_weights)
-        return PlanLine(
-            model,
-            State(placement.bytes_at[placement.first]),
-            gathered=largest_layer if placement.moves_blocks else 0,
-            placement=placement,
-        )
     where = stage.config.sharding.reference
     if not model.reference:
         return PlanLine(model, frozen_state(model.shape, stored=model.stored))

@@ -9,7 +9,6 @@ from rlhf_lab.memory import copies
 from rlhf_lab.memory.devices import GIB, Device
 from rlhf_lab.memory.plan import PlanLine, StagePlan
 from rlhf_lab.memory.state import STRATEGIES, Training, bytes_per_parameter
-from rlhf_lab.models.block_placement import BlockPlacement
 
 COLUMNS = ("parameters", "weights", "copies", "gradients", "optimizer", "activations", "logits", "KV cache")
 
@@ -105,29 +104,11 @@ def derivation(plan: StagePlan) -> list[str]:
     for line in plan.lines:
         if line.copy.apart:
             lines.append(f"{line.copy.name}: an adapter that needs its own base, {line.copy.apart}")
-        if line.placement is not None:
-            lines.append(f"{line.copy.name}: dispatched, {placement_text(line.placement)}")
     batch = copies.sampled(plan.stage)
     if plan.sampler and batch:
         dtype = "bfloat16" if plan.sampler.bytes_each == 2 else "float32"
         lines.append(f"sampler: {batch.prompts} prompts × {batch.group} responses at once, KV cache in {dtype}")
     return lines
-
-
-def placement_text(placement: BlockPlacement) -> str:
-    """Return the places of a model's blocks with their bytes, such as "GPU 0 (embeddings, head, blocks 0-3) 4 GiB"."""
-    parts = []
-    for place, count in placement.bytes_at.items():
-        indices = [index for index, block_place in enumerate(placement.places) if block_place == place]
-        content = ["embeddings, head"] if place == placement.first else []
-        if indices:
-            first, last = indices[0], indices[-1]
-            content.append(f"blocks {first}-{last}" if first < last else f"block {first}")
-        name = f"GPU {place}"
-        if not isinstance(place, int):
-            name = {"cpu": "host memory", "disk": "disk"}[place]
-        parts.append(f"{name} ({', '.join(content)}) {size(count)}")
-    return "; ".join(parts)
 
 
 def _adapter_text(plan: StagePlan, training: Training) -> str:

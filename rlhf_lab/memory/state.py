@@ -157,13 +157,6 @@ def frozen_state(shape: ModelShape, *, halved: bool = False, stored: Stored = "f
     return State(weight_bytes(shape, stored) - saved)
 
 
-def part_bytes(shape: ModelShape, stored: Stored) -> tuple[int, int]:
-    """Return (bytes outside the blocks, bytes of one block) of a frozen model; `nf4` is not supported."""
-    block_vectors = shape.block - shape.block_matrices  # norms and biases, always float32
-    block = (WEIGHT if stored == "float32" else 2) * shape.block_matrices + WEIGHT * block_vectors
-    return weight_bytes(shape, stored) - shape.layers * block, block
-
-
 def trained_state(
     shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1, *, beside: int | None = None
 ) -> State:

@@ -30,11 +30,10 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import families, lora
-from rlhf_lab.models.dispatch import load_dispatched
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.model_files import reading_weights, rope_limit, rope_problem
 from rlhf_lab.models.one_base import OneBase
-from rlhf_lab.models.settings import Dispatch, HuggingFace, Scratch, Stored, WeightsOf
+from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.sharded import unsharded, within
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, compute_under_autocast, scalar_head, store
@@ -102,7 +101,6 @@ def load_policy(
     device: str = "cpu",
     role: WeightsOf = "policy",
     trained: bool = False,
-    limits: Dispatch | None = None,
 ) -> nn.Module:
     """Load a causal LM from a directory or hub id, without dropout. Raises ArtifactError if it cannot be loaded.
 
@@ -110,11 +108,9 @@ def load_policy(
         device: device of the model, or `skeleton.MAIN`.
         role: role that selects the storage of its weights in `model.weights_of`.
         trained: True if it will be trained: all parameters in float32, unless `model.lora` adds an adapter.
-        limits: limits of the memory that a frozen model uses; None is those of `model.dispatch` for the role.
     """
     weights = _weights(settings, role, trained)
-    limits = limits or (None if trained else settings.dispatch_of(role))
-    return _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights, device, limits)
+    return _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights, device)
 
 
 def _load(
@@ -125,9 +121,8 @@ def _load(
     options: dict[str, Any],
     weights: Stored,
     device: str,
-    limits: Dispatch | None,
 ) -> nn.Module:
-    """Load a model with `auto_class`, without dropout, onto a device or spread over devices within `limits`.
+    """Load a model with `auto_class`, without dropout, onto a device.
 
     Args:
         description: kind of model, for the message of the ArtifactError.
@@ -142,10 +137,7 @@ def _load(
         return model
 
     families.register()
-    if limits is None:
-        model = placed(read, device)
-    else:
-        model = _without_dropout(_dispatched(auto_class, source, settings, options, weights, device, limits))
+    model = placed(read, device)
     model.name_or_path = str(source)  # type: ignore[assignment]  # the base of an adapter that is trained now
     return _refusing_longer_rows(model, source)
 
@@ -243,9 +235,8 @@ def load_reward_model(
     on_base = base.reward_model(str(source), outputs, weights) if base else None
     if on_base is not None:
         return on_base
-    limits = None if trained else settings.dispatch_of("reward")
     auto_class, description = AutoModelForSequenceClassification, "a model for a scalar head"
-    return _load(auto_class, description, source, settings, {"num_labels": outputs}, weights, device, limits)
+    return _load(auto_class, description, source, settings, {"num_labels": outputs}, weights, device)
 
 
 def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
@@ -328,33 +319,6 @@ def _require_tensors(missing: Sequence[str], description: str, label: str) -> No
             f"{missing[0]}. Name a model of this kind (a reward model has no lm_head), or save it again with "
             "save_pretrained, without prefixes in the names of tensors such as _orig_mod. of torch.compile"
         )
-
-
-def _dispatched(
-    auto_class: Any,
-    source: str | Path,
-    settings: Scratch | HuggingFace,
-    options: dict[str, Any],
-    weights: Stored,
-    device: str,
-    limits: Dispatch,
-) -> nn.Module:
-    """Load a frozen model with its blocks spread over devices. Raises ConfigError for an adapter."""
-    if lora.adapter_base(source):
-        raise ConfigError(
-            f"model.dispatch: {source} is an adapter, which would have to be merged on one device; merge it once "
-            "(peft's merge_and_unload and save_pretrained), or use no limits"
-        )
-    return load_dispatched(
-        auto_class,
-        str(source),
-        limits,
-        device,
-        weights,
-        revision=revision_of(settings, source),
-        attention=_attention(settings),
-        **options,
-    )
 
 
 def _attention(settings: Scratch | HuggingFace) -> str | None:

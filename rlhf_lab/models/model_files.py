@@ -328,15 +328,6 @@ def _adapter_problems(directory: Path, label: str, *, reward: bool) -> list[str]
     return messages + problems(base, f"{label}: its base", reward=reward and not has_own_head)
 
 
-def tensor_names(directory: Path, label: str) -> set[str]:
-    """Return the names of a directory's tensors. Raises ArtifactError if they cannot be read."""
-    messages: list[str] = []
-    names = _tensor_names(directory, label, messages)
-    if names is None or messages:
-        raise ArtifactError("; ".join(messages))
-    return names
-
-
 def _tensor_names(directory: Path, label: str, messages: list[str]) -> set[str] | None:
     """Return the names of a directory's tensors; None if they are unknown, with the reason added to `messages`."""
     index = directory / INDEX

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from rlhf_lab.models.build import reward_outputs
-from rlhf_lab.models.dispatch import placement_of
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import has_adapter, merged
 from rlhf_lab.models.weights import has_products, stored_as
@@ -33,9 +32,8 @@ def stackable(models: Sequence[nn.Module]) -> bool:
 
 
 def _is_plain(model: nn.Module) -> bool:
-    """Return True if a model consists of float32 tensors in one place, without adapters or quantised weights."""
-    is_float32 = not has_adapter(model) and not has_products(model) and stored_as(model) == "float32"
-    return is_float32 and placement_of(model) is None
+    """Return True if a model consists of float32 tensors, without adapters or quantised weights."""
+    return not has_adapter(model) and not has_products(model) and stored_as(model) == "float32"
 
 
 class StackedModels:

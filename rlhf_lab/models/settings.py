@@ -46,42 +46,6 @@ class LoRA(CheckedSettings):
     lr_multiple: Annotated[float, Gt(0)] = 10.0
 
 
-@dataclass(frozen=True)
-class Dispatch(CheckedSettings):
-    """Spread a frozen model over GPUs, host memory and disk. Needs `rlhf_lab[accelerate]`.
-
-    Blocks fill the GPUs, then host memory, and the rest is on disk. Embeddings, last norm and head stay on the first
-    device. Blocks in host memory or on disk move to it for each pass, one layer at a time: every pass reads them again.
-    Without a limit the model is loaded as usual.
-
-    Args:
-        gpu_gib: maximum GiB of one model's weights on each GPU; null is no limit.
-        gpus: number of GPUs, starting from the process's own one.
-        host_gib: maximum GiB of one model's weights in host memory; null is no limit. On a machine without a GPU,
-            this is the device on which the model computes.
-    """
-
-    gpu_gib: Annotated[float, Ge(0)] | None = None
-    gpus: Annotated[int, Ge(1)] = 1
-    host_gib: Annotated[float, Ge(0)] | None = None
-
-    @property
-    def is_limited(self) -> bool:
-        return self.gpu_gib is not None or self.host_gib is not None
-
-
-@dataclass(frozen=True)
-class RoleDispatch(Dispatch):
-    """Spread the frozen models of some roles over GPUs, host memory and disk. Needs `rlhf_lab[accelerate]`.
-
-    Args:
-        roles: models that are spread: `reference`, the reference of DPO and of a KL penalty if it has weights of its
-            own, and `reward`, all reward models, including gold.
-    """
-
-    roles: tuple[Literal["reference", "reward"], ...] = ("reference", "reward")
-
-
 Stored = Literal["float32", "bfloat16", "nf4"]
 WeightsOf = Literal["policy", "reference", "reward"]
 
@@ -110,16 +74,12 @@ class Weights(Section):
             adapter. `bfloat16` needs half the memory and `nf4` (needs `rlhf_lab[quantized]`) about a seventh of it.
             All passes of such a model are then in bfloat16. Trained weights are always float32.
         weights_of: storage for single roles, e.g. {reward: bfloat16}.
-        dispatch: limits with which frozen models that fit on no single device are spread over several and over host
-            memory and disk, e.g. {gpu_gib: 20, host_gib: 64}.
     """
 
     inherited: ClassVar[bool] = True
-    unkeyed: ClassVar[tuple[str, ...]] = ("dispatch",)  # the numbers are the same wherever the weights are
     keyed_if_set: ClassVar[tuple[str, ...]] = ("weights", "weights_of")
     weights: Stored = "float32"
     weights_of: RoleWeights = field(default_factory=RoleWeights)
-    dispatch: RoleDispatch = field(default_factory=RoleDispatch)
 
     def parts(self, config: Config) -> list[tuple[str, Any]]:
         return [("model", self)] if "model" in config.algorithm.inputs.sections else []
@@ -127,33 +87,6 @@ class Weights(Section):
     def stored(self, role: WeightsOf) -> Stored:
         """Return how the weights of a role are stored: float32, bfloat16 or nf4."""
         return getattr(self.weights_of, role) or self.weights
-
-    def dispatch_of(self, role: WeightsOf) -> Dispatch | None:
-        """Return the limits with which a frozen model of a role is spread; None for one device."""
-        return self.dispatch if self.dispatch.is_limited and role in self.dispatch.roles else None
-
-    def _dispatch_problems(self, config: Config) -> list[str]:
-        if not self.dispatch.is_limited or "model" not in config.algorithm.inputs.sections:
-            return []
-        problems = [
-            f"model.dispatch: {role} models are stored as nf4, whose packed weights cannot be moved for each pass; use "
-            f"model.weights_of={{{role}: bfloat16}}, or no limits"
-            for role in self.dispatch.roles
-            if self.stored(role) == "nf4"
-        ]
-        sharding = registry.kind_of("sharding", config.sharding)
-        if "reference" in self.dispatch.roles and (sharding == "fsdp" or config.sharding.reference == "offload"):
-            problems.append(
-                f"model.dispatch: the reference cannot also be placed by sharding={sharding} "
-                f"sharding.reference={config.sharding.reference}; use model.dispatch.roles=[reward], or sharding=none "
-                "or ddp with sharding.reference=resident"
-            )
-        if self.dispatch.gpus > 1 and sharding != "none":
-            problems.append(
-                f"model.dispatch.gpus={self.dispatch.gpus}: with sharding={sharding} the other GPUs belong to other "
-                "processes; use model.dispatch.gpus=1"
-            )
-        return problems
 
 
 @register("model", "scratch")
@@ -194,7 +127,6 @@ class Scratch(Weights):
             *self._family_problems(config),
             *self._length_problems(config),
             *self._adapter_problems(config),
-            *self._dispatch_problems(config),
         ]
 
     def _family_problems(self, config: Config) -> list[str]:
@@ -280,11 +212,7 @@ class HuggingFace(Weights):
     tuned: Tuned = field(default_factory=dict)
 
     def contradictions(self, config: Config) -> list[str]:
-        problems = self._dispatch_problems(config)
         is_dir = self.path.startswith(("/", "./", "../", "~"))
         if not is_dir or Path(self.path).expanduser().is_dir():
-            return problems
-        return [
-            *problems,
-            f"model.path={self.path}: there is no such directory; set a directory, or a hub id such as gpt2",
-        ]
+            return []
+        return [f"model.path={self.path}: there is no such directory; set a directory, or a hub id such as gpt2"]

@@ -35,7 +35,6 @@ GATHER_PARAMETER = "_rlhf_lab_whole"
 COMPUTE_DEVICE = "_rlhf_lab_workplace"
 BLOCKS_DTYPE = "_rlhf_lab_arithmetic"
 HALVED = "_rlhf_lab_halved"
-READ_OFFLOADED = "_rlhf_lab_read_offloaded"
 
 
 class Root(nn.Module):
@@ -112,7 +111,7 @@ def divide(
     )
     for block in blocks(model):
         if dtype:
-            normalise_in_float32(block)
+            _normalise_in_float32(block)
         receive(block, mesh.device_type)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     receive(model, mesh.device_type)  # parameters outside the blocks
@@ -142,7 +141,7 @@ def undivided(model: nn.Module) -> nn.Module:
 def cast_blocks(model: nn.Module, dtype: torch.dtype) -> None:
     """Store the blocks of a frozen model in `dtype`: same results as a sharded model, with half the memory."""
     for block in blocks(model):
-        normalise_in_float32(block)
+        _normalise_in_float32(block)
         _with_parameters_in(block, dtype)
     model.__dict__[HALVED] = True
     compute_in(model, dtype)
@@ -160,7 +159,7 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     model.__dict__[BLOCKS_DTYPE] = dtype
 
 
-def normalise_in_float32(block: nn.Module) -> None:
+def _normalise_in_float32(block: nn.Module) -> None:
     """Let layer norms with bfloat16 parameters accept float32 inputs.
 
     Autocast converts the parameters to float32 only on a GPU, and a CPU rejects mixed dtypes.
@@ -192,17 +191,10 @@ def blocks_dtype(model: nn.Module) -> torch.dtype | None:
 
 
 def full_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of the state dict, gathering one sharded or offloaded tensor at a time.
-
-    All processes must iterate.
-    """
+    """Yield (name, tensor) of the state dict, gathering one sharded tensor at a time. All processes must iterate."""
     free_gathered(model)
-    read_offloaded: Callable[[str], torch.Tensor] | None = model.__dict__.get(READ_OFFLOADED)
     for name, tensor in model.state_dict().items():
-        if read_offloaded and tensor.is_meta:  # its values are in host memory, or on disk
-            full = read_offloaded(name).to(tensor.dtype)
-        else:
-            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         yield name, full.detach()
 
 

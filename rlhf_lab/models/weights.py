@@ -39,26 +39,17 @@ def store(model: nn.Module, weights: Stored, device: str) -> nn.Module:
     Raises ConfigError for `nf4` with experts or with layers other than `nn.Linear`, and MissingDependency without
     bitsandbytes.
     """
-    if weights == "nf4":
-        model.requires_grad_(False)
-        _store_blocks_in_four_bits(model, device)
-    store_matrices(model, weights)
-    return model.to(device)
-
-
-def store_matrices(model: nn.Module, weights: Stored) -> None:
-    """Store all matrices that do not have four bits as `weights`, in place, and freeze a model below float32.
-
-    Parameters without values (on the meta device) get the dtype in which they have to be read.
-    """
     if weights == "float32":
-        return
+        return model.to(device)
     model.requires_grad_(False)
+    if weights == "nf4":
+        _store_blocks_in_four_bits(model, device)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(_as_float32)
     _round_matrices(model)
     mark_as_stored(model, weights)
+    return model.to(device)
 
 
 def mark_as_stored(model: nn.Module, weights: Stored) -> None:

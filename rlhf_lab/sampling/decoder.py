@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlhf_lab.models.by_block import BlockByBlock, gather_context_of
-from rlhf_lab.models.dispatch import placement_of
 from rlhf_lab.models.shared_prompt import attention_window
 from rlhf_lab.models.weights import stored_as
 from rlhf_lab.sampling.cache import GroupCache, StepCost
@@ -92,8 +91,7 @@ class Decoder:
         config: Any = model.config
         read_weights = FAMILIES.get(config.model_type)
         slides = attention_window(config) < positions
-        # blocks of a dispatched model have their weights only within their own forward passes
-        if read_weights is None or slides or placement_of(model) is not None:
+        if read_weights is None or slides:
             return None
         return read_weights(model, dtype, positions)
 

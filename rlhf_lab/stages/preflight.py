@@ -150,7 +150,6 @@ def _missing_libraries(stage: Stage) -> list[str]:
     is_needed = {
         "trl": config.engine == "trl",
         "peft": bool(config.model.lora.rank),
-        "accelerate": _dispatches(config),
         "bitsandbytes": _packs_numbers(config),
         "vllm": config.engine == "trl" and isinstance(config.rollout, Vllm),
         "lm_eval": getattr(config.algorithm, "asks_harness", False),
@@ -159,12 +158,6 @@ def _missing_libraries(stage: Stage) -> list[str]:
     }
     needed = [library for library, is_used in is_needed.items() if is_used]
     return [_install_line(library) for library in needed if find_spec(library) is None]
-
-
-def _dispatches(config: Config) -> bool:
-    """Return True if a frozen model of the stage is spread over several devices, host memory or disk."""
-    uses = [use for section in config.sections().values() for use in section.local_models(config).values()]
-    return config.model.dispatch.is_limited or any(use.dispatch is not None for use in uses)
 
 
 def _packs_numbers(config: Config) -> bool:

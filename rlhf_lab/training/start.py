@@ -95,10 +95,9 @@ def load_soup(run: Run, device: str) -> nn.Module:
     Raises ConfigError if their weights cannot be averaged.
     """
     settings = run.config.model
-    if settings.stored("reference") == "nf4" or settings.dispatch_of("reference") is not None:
+    if settings.stored("reference") == "nf4":
         raise ConfigError(
-            "needs.soup averages weights, which needs full numbers on one device; use model.weights=bfloat16 or "
-            "float32, and model.dispatch.roles=[reward]"
+            "needs.soup averages weights, which needs full numbers; use model.weights=bfloat16 or float32"
         )
     members = [load_policy(run.needs[role], settings, device=device, role="reference") for role in ("policy", SOUP)]
     if not same_shape(members):

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,12 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GPT2Config, LlamaConfig, Qwen3Config
 
 from rlhf_lab.losses.preference import PairLogps, dpo
-from rlhf_lab.models.build import load_policy
-from rlhf_lab.models.dispatch import placement_of
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.lora import add_adapter
-from rlhf_lab.models.settings import LoRA, RoleDispatch, Scratch
+from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import computed_as
 from rlhf_lab.models.weights import numbers_of, store
 from rlhf_lab.sampling.local import LocalSampler
@@ -86,8 +83,6 @@ def cases(target: Target) -> list[Case]:
     add("dpo-at-reference", lambda: dpo_at_reference(target))
     add("nf4-forward", lambda: nf4_forward(target), needs=("bitsandbytes",), real_gpu=True)
     add("nf4-adapter-gradient", lambda: nf4_gradient(target), needs=("bitsandbytes", "peft"), real_gpu=True)
-    for dtype in ("float32", "bfloat16"):
-        add(f"dispatch-{dtype}", lambda d=dtype: dispatched(target, d), needs=("accelerate",), real_gpu=True)  # type: ignore[misc]
     add("adamw-8bit", lambda: adamw_8bit(target), needs=("bitsandbytes",), real_gpu=True)
     return found
 
@@ -323,25 +318,6 @@ def nf4_gradient(target: Target) -> Outcome:
     norms = [p.grad.norm().item() for name, p in model.named_parameters() if "lora_B" in name and p.grad is not None]
     good = bool(norms) and all(0 < norm < float("inf") for norm in norms)
     return Outcome({"matrices": len(norms), "smallest_norm": min(norms, default=0.0)}, good, "each lora_B has one")
-
-
-def dispatched(target: Target, dtype: Any) -> Outcome:
-    """A reference whose blocks are on the GPU, in host memory and on disk against the same model on the GPU."""
-    model = random_model(target, "llama")
-    total = sum(p.numel() for p in model.parameters()) * (4 if dtype == "float32" else 2)
-    limits = RoleDispatch(gpu_gib=total / 2 / 2**30, host_gib=total / 4 / 2**30)
-    with TemporaryDirectory() as directory:
-        model.save_pretrained(directory)
-        plain = load_policy(directory, Scratch(weights=dtype), device=target.device, role="reference")
-        spread = load_policy(directory, Scratch(weights=dtype, dispatch=limits), device=target.device, role="reference")
-        placement = placement_of(spread)
-        with torch.no_grad():
-            found = token_logps(spread, on_device(target)).logps_N
-            expected = token_logps(plain, on_device(target)).logps_N
-    error = (found - expected).abs().max().item()
-    places = set(placement.places) if placement else set()
-    good = error == 0 and places == {0, "cpu", "disk"}
-    return Outcome({"max_error_nats": error, "places": len(places)}, good, "the same kernels on the same weights")
 
 
 def adamw_8bit(target: Target) -> Outcome:

@@ -17,7 +17,6 @@ FEATURES = {
     "PyTorch's attention kernels": ("numeric", ("attention-math", "attention-flash-", "attention-efficient")),
     "flash_attention_2": ("numeric", ("attention-flash_attention_2",)),
     "four bits (`model.weights=nf4`)": ("numeric", ("nf4-",)),
-    "frozen models on a GPU, in host memory and on disk (`model.dispatch`)": ("numeric", ("dispatch-",)),
     "8-bit AdamW": ("numeric", ("adamw-8bit",)),
     "`doctor` on a GPU": ("numeric", ("doctor",)),
     "memory plans for a GPU (`plan`, `runtime.fit`)": ("memory", ("",)),

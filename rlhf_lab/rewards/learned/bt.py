@@ -329,11 +329,6 @@ def load(
             f"reward.terms.bt.ensemble={settings.ensemble} needs a reward model with several members, and "
             f"{source} has one; train it with stages.reward_model.algorithm.members=3"
         )
-    if settings.ensemble == "warm" and model_settings.dispatch_of("reward") is not None:
-        raise ConfigError(
-            "reward.terms.bt.ensemble=warm averages weights, which needs all members on one device, but model.dispatch "
-            "spreads them; use ensemble=mean, or model.dispatch.roles=[reference]"
-        )
     if settings.ensemble == "warm":
         return BTReward([average_members(scorers, source)], settings)
     return BTReward(scorers, settings, stack(scorers))

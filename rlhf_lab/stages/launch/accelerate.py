@@ -180,7 +180,7 @@ def _fsdp_problems(environment: Mapping[str, str]) -> list[str]:
         remedy = "FULL_SHARD, with sharding.replicas=N for N copies"
         lines.append(_refusal("fsdp_sharding_strategy", strategy, reason, remedy))
     if _on(environment, "FSDP_OFFLOAD_PARAMS"):
-        remedy = "false (sharding.reference=offload and model.dispatch keep frozen models off the device)"
+        remedy = "false (sharding.reference=offload keeps the reference off the device)"
         lines.append(_refusal("fsdp_offload_params", "true", "trained parameters stay on the device", remedy))
     if _on(environment, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"):
         reason = "inputs of recomputed blocks stay on the device"
@@ -220,7 +220,7 @@ def _deepspeed_problems(environment: Mapping[str, str]) -> list[str]:
         if device in NO:
             device = environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part.upper()}_DEVICE", "none")
         if device not in NO:
-            remedy = "none (algorithm.optimizer=adamw_8bit, more processes and model.dispatch also save memory)"
+            remedy = "none (algorithm.optimizer=adamw_8bit and more processes also save memory)"
             reason = "optimizer state and trained parameters stay on the device"
             lines.append(_refusal(f"offload_{part}_device", device, reason, remedy))
     if _is_enabled(file, "fp16"):

@@ -12,8 +12,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.tools import function_call, text_tool
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.models.dispatch import placement_of
-from rlhf_lab.models.settings import Dispatch, HuggingFace
+from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.packs.judging.judges.backends.local import LocalBackend, build, local_completer
 from rlhf_lab.packs.judging.judges.backends.settings import LocalModel
 from rlhf_lab.packs.judging.judges.client import estimate, takes_tools
@@ -244,24 +243,10 @@ def test_nothing_is_loaded_before_it_is_asked(model, tmp_path, monkeypatch):
     assert loads == [1]
 
 
-def test_a_judge_with_a_block_on_disk_gives_the_same_answers(model, tmp_path):
-    requests = [ask(i) for i in range(3)]
-    # 75 KiB outside the blocks and 36 KiB for each of two blocks
-    backend = judge(model, tmp_path, dispatch=Dispatch(host_gib=130 * 2**10 / 2**30))
-    answers = backend.complete_many(requests)
-    assert placement_of(backend.model).places == ("cpu", "disk")
-    plain = judge(model, tmp_path).complete_many(requests)
-    assert [answer.text for answer in answers] == [answer.text for answer in plain]
-
-
 def test_a_local_judge_is_in_the_memory_plan():
     overrides = ("reward=judge", "needs.reward=null", "judge=local", "judge.path=gpt2-medium")
     lines = plan_stage(planned("grpo", *overrides)).lines
     assert [line.copy.name for line in lines] == ["policy", "reference", "judge"]
-    spread = plan_stage(planned("grpo", *overrides, "judge.dispatch={gpu_gib:.5,host_gib:.5}"), cuda=True).lines[-1]
-    # gpt2-medium: 196 MiB outside the blocks and 24 blocks of 48 MiB at 512 MiB on the card and 512 in host memory
-    assert spread.placement.places == (*[0] * 6, *["cpu"] * 10, *["disk"] * 8)
-    assert spread.state.weights == spread.placement.bytes_at[0]
 
 
 def conversation(turns: int, **fields) -> CompletionRequest:

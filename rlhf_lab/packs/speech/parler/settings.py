@@ -33,7 +33,7 @@ class ParlerTTS(Weights):
     """
 
     small_scale: ClassVar[bool] = False
-    unkeyed: ClassVar[tuple[str, ...]] = (*Weights.unkeyed, "timeout_s")
+    unkeyed: ClassVar[tuple[str, ...]] = ("timeout_s",)
     path: Annotated[str, NotEmpty(hint=PATH_HINT)] = ""
     description_tokenizer: str | None = None
     timeout_s: Annotated[float, Gt(0)] = 1800.0

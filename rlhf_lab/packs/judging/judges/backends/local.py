@@ -263,9 +263,7 @@ def build(settings: LocalModel, caller: JudgeContext) -> LocalBackend:
 
     def load() -> tuple[nn.Module, Encoder]:
         model = HuggingFace(path=settings.path)
-        limits = settings.dispatch if settings.dispatch.is_limited else None
-        policy = load_policy(settings.path, model, device=caller.device, limits=limits)
-        return policy, load_encoder(settings.path, model)
+        return load_policy(settings.path, model, device=caller.device), load_encoder(settings.path, model)
 
     return LocalBackend(
         load=load,

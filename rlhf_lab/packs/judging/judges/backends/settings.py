@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
-from rlhf_lab.config.section import LocalModelUse, Section
+from rlhf_lab.config.section import Section
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, NotEmpty
 from rlhf_lab.models.model_files import model_identity
-from rlhf_lab.models.settings import Dispatch
 from rlhf_lab.monitoring.settings import is_audited
 from rlhf_lab.packs.judging.judges.rubric import content_digest
 
@@ -306,8 +305,6 @@ class LocalModel(JudgeSettings):
         max_prompt_tokens: maximum number of tokens of a question. Longer questions are truncated on the left and
             counted.
         batch_rows: number of questions answered in one batch.
-        dispatch: limits with which a model that fits on no single device is spread over several and over host memory
-            and disk, e.g. {gpu_gib: 20, host_gib: 64}.
     """
 
     deciding: ClassVar[tuple[str, ...]] = ("version", "path", "temperature", "max_prompt_tokens")
@@ -315,7 +312,6 @@ class LocalModel(JudgeSettings):
     temperature: Annotated[float, Ge(0, hint="0 is greedy")] = 0.0
     max_prompt_tokens: Annotated[int, Ge(1)] = 2048
     batch_rows: Annotated[int, Ge(1)] = 32
-    dispatch: Dispatch = field(default_factory=Dispatch)
 
     def key_material(self, config: Config) -> dict[str, Any]:
         material = super().key_material(config)
@@ -323,6 +319,5 @@ class LocalModel(JudgeSettings):
             material["judge"]["content"] = model_identity(self.path)
         return material
 
-    def local_models(self, config: Config) -> dict[str, LocalModelUse]:
-        limits = self.dispatch if self.dispatch.is_limited else None
-        return {"judge": LocalModelUse(self.path, limits)} if is_requested(config) else {}
+    def local_models(self, config: Config) -> dict[str, str]:
+        return {"judge": self.path} if is_requested(config) else {}
