@@ -181,7 +181,7 @@ def plan_command(arguments: Sequence[str]) -> None:
 
     `cards` lists GPU sizes in GB, for which the minimum number is computed per stage. `runtime.device=cuda
     runtime.memory_gib=16` plans for a GPU that is not in this machine. `plan table [to=FILE.md]` prints published model
-    sizes from 117M to 70B, `plan table recipes` the minimum number of cards for each recipe on them. Nothing is loaded.
+    sizes from 117M to 70B. Nothing is loaded.
     """
     from rlhf_lab.cli.plan import run
 

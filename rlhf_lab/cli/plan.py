@@ -1,4 +1,4 @@
-"""`plan`: memory of a recipe's stages; `plan table`: memory of published model sizes, and of recipes with them."""
+"""`plan`: memory of a recipe's stages; `plan table`: memory of published model sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import write_text
 from rlhf_lab.core.progress import tracked
-from rlhf_lab.memory import recipe_table
 from rlhf_lab.memory.devices import CARD_GB, Device, device, processes
 from rlhf_lab.memory.fit import min_devices, smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
@@ -28,7 +27,7 @@ USAGE = "python -m rlhf_lab plan +recipe=ppo model=gpt2 cards=24,80, or python -
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `plan [+recipe=NAME override …] [cards=8,16,24]` (GB per GPU) or `plan table [recipes] [to=FILE]`."""
+    """Run `plan [+recipe=NAME override …] [cards=8,16,24]` (GB per GPU) or `plan table [to=FILE]`."""
     words = list(arguments)
     if words[:1] == ["table"]:
         return _print_size_table(words[1:])
@@ -120,15 +119,13 @@ def _parse_cards(words: Sequence[str]) -> list[int]:
 
 
 def _print_size_table(words: Sequence[str]) -> None:
-    """Run `plan table [recipes]`: print the tables of published model sizes, or write them to a file."""
-    of_recipes = words[:1] == ["recipes"]
-    options = words[of_recipes:]
-    target = next((word.partition("=")[2] for word in options if word.startswith("to=")), "")
-    if len(options) > bool(target):
-        raise ConfigError(f"plan table accepts only to=FILE, not {' '.join(options)}")
-    tables = recipe_table.recipe_grids() if of_recipes else grids()
+    """Run `plan table`: print the tables of published model sizes, or write them to a file."""
+    target = next((word.partition("=")[2] for word in words if word.startswith("to=")), "")
+    if len(words) > bool(target):
+        raise ConfigError(f"plan table accepts only to=FILE, not {' '.join(words)}")
+    tables = grids()
     if target:
-        write_text(Path(target), (recipe_table.page if of_recipes else page)(tables))
+        write_text(Path(target), page(tables))
         console.print(f"table: {target}")
         return
     for grid in tables:

@@ -3,5 +3,5 @@
 sizes.py, state.py and work.py are arithmetic on model shapes, which shapes.py finds without weights. Read copies.py
 (the models that a stage holds) and plan.py (the sum), then fit.py (the smallest change with which a run fits),
 neutral.py (changes that keep the result equal, and the messages before a run). devices.py has the memory of this
-machine and counts devices. show.py, table.py and recipe_table.py (the fewest devices of each recipe) print.
+machine and counts devices. show.py and table.py print.
 """

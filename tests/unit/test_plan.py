@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.memory.copies import micro_rows, reward_copies, sampled, step_rows
+from rlhf_lab.memory.copies import gathered_bytes_to_sample, micro_rows, reward_copies, sampled, step_rows
 from rlhf_lab.memory.devices import GIB, Device, device, processes
 from rlhf_lab.memory.fit import smallest_change
 from rlhf_lab.memory.neutral import memory_lines
@@ -313,3 +313,15 @@ def test_the_members_of_a_built_ensemble_are_counted(tmp_path: Path) -> None:
 def test_the_cache_has_the_heads_of_keys() -> None:
     """Llama 3.1 8B: 2 (keys, values) · 32 layers · 8 heads · 128 numbers of 2 bytes = 131,072 bytes a token."""
     assert PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"].kv_bytes(1000, bytes_each=2) == 131_072_000
+
+
+def test_a_policy_divided_in_bfloat16_is_sampled_from_in_bfloat16() -> None:
+    """The sampler reads a full copy of 2 bytes a parameter, and its own matrices and KV cache have 2 too."""
+    stage = planned("ppo", "model=hf", "model.path=gpt2-medium", "sharding=fsdp_full", "runtime.dtype=bfloat16")
+    shape = PUBLISHED["gpt2-medium"]
+    sharded, alone = plan_stage(stage, 2), plan_stage(stage, 1)
+    assert sharded.sampler is not None and alone.sampler is not None
+    models = [line.copy for line in sharded.lines]
+    assert gathered_bytes_to_sample(stage, models, sharded.training, 2) == (2 * shape.parameters, 0)
+    assert sharded.sampler.weights == 2 * shape.multiplied and alone.sampler.weights == 4 * shape.multiplied
+    assert 2 * sharded.sampler.cache == alone.sampler.cache

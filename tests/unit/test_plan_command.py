@@ -47,7 +47,7 @@ def test_a_plan_that_does_not_fit_says_what_does() -> None:
         (["+recipe=sft", "card=24"], "card is not an option of plan; did you mean cards?"),
         (["+recipe=study/buffers"], r"plan \+recipe=study/buffers algorithm.buffer=current seed=0$"),
         (["+recipe=study/reward_steps"], r"needs.design=criteria_fitted data.train_pairs=1600 study.until=null$"),
-        (["table", "recipes", "all"], "accepts only to=FILE, not all"),
+        (["table", "all"], "accepts only to=FILE, not all"),
     ],
 )
 def test_mistakes_are_named(words: list[str], problem: str) -> None:
