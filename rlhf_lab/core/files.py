@@ -286,22 +286,6 @@ def _may_hold_surrogates(text: str | bytes) -> bool:
     return "\\ud" in text or "\\uD" in text or not is_well_formed(text)
 
 
-def parse_json_at(text: str, start: int) -> tuple[Any, int]:
-    """Return (JSON value that starts at `start`, its end). Raise ValueError as `parse_json` does."""
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except ValueError as error:
-        raise _explained_json(error) from None
-    except RecursionError:
-        raise ValueError(TOO_DEEP) from None
-    if not _is_flat(value):
-        _check_json_depth(value, text[start:end].encode("utf-8", "surrogatepass"))
-    return value, end
-
-
-_DECODER = json.JSONDecoder()
-
-
 def _explained_json(error: ValueError) -> ValueError:
     """Return the parser's error if it names a position; otherwise an error that says an integer is too long."""
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):

@@ -21,7 +21,7 @@ from rlhf_lab.core.errors import DataError, import_optional
 from rlhf_lab.core.files import parse_json_as_written
 from rlhf_lab.core.text import is_well_formed, well_formed_value
 from rlhf_lab.data.rows import BadRows, SourceRow, describe, non_finite_problem, not_an_object
-from rlhf_lab.data.text_files import JsonText, file_lines, read_delimited
+from rlhf_lab.data.text_files import file_lines, is_json_lines, is_json_list, read_delimited, read_json_file
 
 SUFFIXES = (*(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"), *(".csv", ".csv.gz", ".tsv", ".tsv.gz"))
 # "owner/name", with a directory and a split: "owner/name/dir:train[:100]"
@@ -181,24 +181,19 @@ def _json_problem(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _read_json(file: Path, bad: BadRows) -> Iterator[SourceRow]:
-    """Yield the rows of a .json file, which is one list of objects. One object per line is read as JSONL."""
-    text = JsonText(file)
-    if text.peek() == "[":
-        for number, values in enumerate(text.items(), start=1):
-            if problem := _row_problem(values):
-                bad.add(str(file), number, problem)
-            else:
-                yield SourceRow(str(file), number, values)
-        return
-    values = text.value()
-    if text.peek():  # the first line is a complete JSON value, and more follows
+    """Yield the rows of a .json file: a list of objects, one object, or one object per line, which is JSONL."""
+    if not is_json_list(file) and is_json_lines(file):
         yield from _read_jsonl(file, bad)
-    elif not isinstance(values, dict):
-        raise DataError(f"{file}: the file contains {describe(values)}; expected a list of objects")
-    elif problem := non_finite_problem(values):
-        bad.add(str(file), 1, problem)
-    else:
-        yield SourceRow(str(file), 1, values)
+        return
+    content = read_json_file(file)
+    if not isinstance(content, (list, dict)):
+        raise DataError(f"{file}: the file contains {describe(content)}; expected a list of objects")
+    rows = content if isinstance(content, list) else [content]
+    for number, values in enumerate(rows, start=1):
+        if problem := _row_problem(values):
+            bad.add(str(file), number, problem)
+        else:
+            yield SourceRow(str(file), number, values)
 
 
 def _read_parquet(file: Path, bad: BadRows) -> Iterator[SourceRow]:

@@ -19,7 +19,7 @@ from rlhf_lab.core.bounded_files import MIB
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows
-from rlhf_lab.data.text_files import JsonText
+from rlhf_lab.data.text_files import read_json_file
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.model_files import read_header, reading_weights
 from rlhf_lab.models.settings import HuggingFace
@@ -105,6 +105,7 @@ def load(path):
 def small_bounds(monkeypatch):
     """Bounds of a few hundred kB, so that breaking them is quick."""
     monkeypatch.setattr(bounded_files, "MAX_ROW_BYTES", 200_000)
+    monkeypatch.setattr(bounded_files, "MAX_LIST_LENGTH", 200_000)
     monkeypatch.setattr(bounded_files, "MIN_GZIP_BOUND", 400_000)
     monkeypatch.setattr(bounded_files, "BLOCK_BYTES", 50_000)
 
@@ -112,10 +113,14 @@ def small_bounds(monkeypatch):
 LONG = "a" * 1_000_000
 HOSTILE_DATA = {
     "long line": ("x.jsonl", json.dumps({"a": LONG}), "row 1: the line is longer than"),
-    "long object": ("x.json", json.dumps([{"a": LONG}]), "line 1, column 2: the object that starts here is longer"),
+    "long list": (
+        "x.json",
+        json.dumps([{"a": LONG}]),
+        "the maximum for JSON that is parsed at once; convert it to JSON",
+    ),
     "long field": ("x.csv", 'a,b\n"' + "x\n" * 500_000, "a field is longer than"),
     "newlines": ("x.jsonl.gz", gzip.compress(b"\n" * 5_000_000), "decompresses to more than"),
-    "spaces": ("x.json.gz", gzip.compress(b"[" + b" " * 5_000_000), "decompresses to more than"),
+    "spaces": ("x.json.gz", gzip.compress(b"[" + b" " * 5_000_000), "the maximum for JSON that is parsed at once"),
     "depth": ("x.jsonl", '{"a":' * 500 + "1" + "}" * 500, "nested too deeply"),
     "digits": ("x.json", '[{"a": ' + "9" * 100_000 + "}]", "an integer of more than 4300 digits"),
     "cut off": ("x.json", '[{"a": 1},\n {"a": ', "broken JSON in line 2, column 8"),
@@ -150,15 +155,13 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
         assert files.read_json(tmp_path / name) is None
 
 
-def test_items_of_a_list_do_not_depend_on_where_blocks_end(tmp_path, monkeypatch):
+def test_a_list_does_not_depend_on_where_blocks_end(tmp_path, monkeypatch):
     rows = [{"a": number, "b": 'é"\\[{' * (number % 7)} for number in range(50)]
     file = tmp_path / "x.json"
     file.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
     for block_bytes in (1, 3, 64, 10_000):
         monkeypatch.setattr(bounded_files, "BLOCK_BYTES", block_bytes)
-        text = JsonText(file)
-        assert text.peek() == "["
-        assert list(text.items()) == rows
+        assert read_json_file(file) == rows
 
 
 TENSORS = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}

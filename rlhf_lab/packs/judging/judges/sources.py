@@ -25,7 +25,7 @@ from rlhf_lab.core.files import file_digest, parse_json, read_jsonl, read_object
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.core.text import well_formed_value
 from rlhf_lab.data.rows import describe
-from rlhf_lab.data.text_files import JsonText, file_lines
+from rlhf_lab.data.text_files import file_lines, is_json_list, read_json_file
 from rlhf_lab.data.transcript import REPLY, TURN, as_prompt, render_prompt, response_text
 
 ROWS, RESULT = "evaluation.jsonl", "result.json"
@@ -128,10 +128,9 @@ def read_source(path: Path, policy: str | None = None) -> ResponseSource:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Callable[[], Any]]]:
-    text = JsonText(path)
     # functions, so that the caller can report a row that cannot be parsed with its number
-    if text.peek() == "[":
-        for number, item in enumerate(text.items(), start=1):
+    if is_json_list(path):
+        for number, item in enumerate(read_json_file(path), start=1):
             yield number, partial(well_formed_value, item)
     else:
         for number, line in file_lines(path):
