@@ -101,7 +101,7 @@ def test_folders_that_are_no_models(tmp_path):
     assert "has no tokenizer" in problems("sft", *hf(full))
     weights = (full / "model.safetensors").read_bytes()
     (full / "model.safetensors").write_bytes(weights[:-1])
-    assert "ends before its last tensor" in problems("sft", *hf(full))
+    assert "is not a complete safetensors file" in problems("sft", *hf(full))
     (full / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
     assert "git lfs pull" in problems("sft", *hf(full))
     (full / "model.safetensors").rename(full / "pytorch_model.bin")
@@ -349,11 +349,11 @@ def test_headers_that_are_none(header, tmp_path):
         model_files.base_identity(str(directory))
 
 
-@pytest.mark.parametrize("length", [model_files.MAX_HEADER + 1, 3], ids=["beyond the bound", "beyond the file"])
+@pytest.mark.parametrize("length", [2**40, 3], ids=["beyond the bound", "beyond the file"])
 def test_a_header_that_is_too_long_is_not_read(tmp_path, length):
     directory = model_dir(tmp_path / "model")
     (directory / "model.safetensors").write_bytes(length.to_bytes(8, "little") + b"{}")
-    with pytest.raises(DataError, match="but its header claims"):
+    with pytest.raises(DataError, match=r"is not a complete safetensors file \(.*header"):
         model_files.base_identity(str(directory))
 
 
