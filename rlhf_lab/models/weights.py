@@ -103,10 +103,6 @@ def products(layer: nn.Module) -> list[tuple[Tensor, Tensor]]:
     return list(layer.__dict__.get(EARLIER, ()))
 
 
-def has_products(model: nn.Module) -> bool:
-    return any(EARLIER in module.__dict__ for module in model.modules())
-
-
 def add_product(layer: nn.Module, a: Tensor, b: Tensor) -> None:
     """Add B·A to a frozen layer. For 4-bit weights the product is kept separately.
 

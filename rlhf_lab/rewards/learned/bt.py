@@ -20,7 +20,7 @@ from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.model_files import positions, rope_limit
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.passes import over_rows
-from rlhf_lab.models.reward_ensemble import StackedModels, averaged, same_shape, stackable
+from rlhf_lab.models.reward_ensemble import averaged, same_shape
 from rlhf_lab.rewards.learned.ensemble import combine_members, spread
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.training.run import Run
@@ -133,13 +133,10 @@ class Scorer:
 
 
 @torch.no_grad()
-def model_outputs(
-    scorers: Sequence[Scorer], rows: Sequence[Row], stacked: StackedModels | None = None
-) -> list[FloatArray]:
+def model_outputs(scorers: Sequence[Scorer], rows: Sequence[Row]) -> list[FloatArray]:
     """Return the outputs of each scorer's head for the same rows, (N, attributes) each.
 
-    Heads on the same model share its forward pass. Different models run one after another on each batch, or all in the
-    single pass of `stacked`.
+    Heads on the same model share its forward pass. Different models run one after another on each batch.
     """
     first = scorers[0]
     models = list({id(scorer.model): scorer.model for scorer in scorers}.values())  # each model once, in order
@@ -147,8 +144,7 @@ def model_outputs(
 
     def compute(batch: TokenBatch) -> list[torch.Tensor]:
         # float64 on the CPU: later sums and differences must not depend on the dtype of the model
-        outputs = stacked.outputs(batch) if stacked else [reward_outputs(model, batch) for model in models]
-        return [output_BA.double().cpu() for output_BA in outputs]
+        return [reward_outputs(model, batch).double().cpu() for model in models]
 
     for index, outputs in over_rows(rows, compute, first.batch_tokens, first.device, title="reward model"):
         by_model = {id(model): output_BA for model, output_BA in zip(models, outputs, strict=True)}
@@ -157,20 +153,7 @@ def model_outputs(
     return [output_NA.numpy() for output_NA in head_outputs]
 
 
-def stack(scorers: Sequence[Scorer]) -> StackedModels | None:
-    """Return the members as one batched pass, or None if that is not possible or not faster."""
-    models = [scorer.model for scorer in scorers]
-    on_gpu = scorers[0].device.startswith("cuda")  # on a CPU thread a stacked pass is not faster
-    separate_models = len({id(model) for model in models}) == len(models)  # heads on one model already share its pass
-    same_rows = all(scorer.reads_like(scorers[0]) for scorer in scorers)
-    if on_gpu and separate_models and same_rows and stackable(models):
-        return StackedModels(models)
-    return None
-
-
-def score_members(
-    scorers: Sequence[Scorer], prompts: Sequence[str], responses: Sequence[str], stacked: StackedModels | None = None
-) -> FloatArray:
+def score_members(scorers: Sequence[Scorer], prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
     """Return standardised scores of each member, (K, N). Members that read the same rows have the text encoded once."""
     scores: dict[int, FloatArray] = {}
     unscored = list(range(len(scorers)))
@@ -178,7 +161,7 @@ def score_members(
         first = scorers[unscored[0]]
         equal = [k for k in unscored if scorers[k].reads_like(first)]
         rows = first.rows(prompts, responses)
-        outputs = model_outputs([scorers[k] for k in equal], rows, stacked)
+        outputs = model_outputs([scorers[k] for k in equal], rows)
         for k, outputs_NA in zip(equal, outputs, strict=True):
             scores[k] = scorers[k].standardised(outputs_NA)
         unscored = [k for k in unscored if k not in equal]
@@ -186,22 +169,17 @@ def score_members(
 
 
 class BTReward:
-    """Reward from one Bradley–Terry reward model, or from an ensemble whose scores are combined into one.
-
-    Args:
-        stacked: the scorers' models in a single pass; see `stack`.
-    """
+    """Reward from one Bradley–Terry reward model, or from an ensemble whose scores are combined into one."""
 
     collective = True
 
-    def __init__(self, scorers: Sequence[Scorer], settings: BradleyTerry, stacked: StackedModels | None = None):
+    def __init__(self, scorers: Sequence[Scorer], settings: BradleyTerry):
         self.scorers = list(scorers)
         self.settings = settings
-        self.stacked = stacked
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Score responses. For an ensemble, parts are each member's standardised score and their standard deviation."""
-        scores_KN = score_members(self.scorers, prompts, responses, self.stacked)
+        scores_KN = score_members(self.scorers, prompts, responses)
         if len(scores_KN) == 1:
             return RewardBatch(scores_KN[0])
         settings = self.settings
@@ -331,4 +309,4 @@ def load(
         )
     if settings.ensemble == "warm":
         return BTReward([average_members(scorers, source)], settings)
-    return BTReward(scorers, settings, stack(scorers))
+    return BTReward(scorers, settings)
