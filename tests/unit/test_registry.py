@@ -12,23 +12,6 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.packs import ConfigGroup, Pack
 
 
-@pytest.mark.parametrize(
-    ("group", "old", "new"),
-    [
-        ("data", "preferences", "provides: ClassVar with flags of rlhf_lab.Capability"),
-        ("algorithm", "shares_work", r"resources = Resources\(distributed=…\)"),
-        ("data", "smoke", r"by_size = BySize\(smoke=…\)"),
-        ("reward", "reads_folder", "reads_run_dir: ClassVar"),
-        ("algorithm", "held", r"model_copies\(\)"),
-    ],
-)
-def test_attributes_of_earlier_versions_are_refused(group, old, new):
-    """They would be ignored silently: every source would be one of preference pairs, for example."""
-    settings = dataclass(frozen=True)(type("Old", (), {old: False}))
-    with pytest.raises(ConfigError, match=rf"{group}=old: Old\.{old} is an attribute of .*; write {new}"):
-        registry.register(group, "old")(settings)
-
-
 @pytest.fixture
 def copied(monkeypatch):
     registry.kinds("reward")
