@@ -165,6 +165,7 @@ def write_study(
         "baseline": "current",
         "metrics": ["gold", "proxy", "kl", "staleness"],
         "primary": "gold" if gold else "proxy",
+        "replication": {"data": "redrawn", "kept": []},
         "jobs": [{"index": index, "overrides": overrides} for index, overrides in enumerate(jobs)],
     }
     (study / "study.json").write_text(json.dumps(plan))

@@ -72,7 +72,8 @@ def test_two_jobs_of_a_study_are_compared_by_template(tmp_path):
         run = write_run(tmp_path / "jobs" / str(job["index"]) / "run", "agent_bench", **{agent: outcomes[agent]})
         result = {**job, "status": "completed", "run": str(run.relative_to(tmp_path))}
         (run.parent / "job.json").write_text(json.dumps(result))
-    (tmp_path / "study.json").write_text(json.dumps({**plan, "primary": "success", "jobs": jobs}))
+    plan |= {"primary": "success", "replication": {"data": "given", "kept": []}, "jobs": jobs}
+    (tmp_path / "study.json").write_text(json.dumps(plan))
     tests = policy_view(read_study(tmp_path))["pairs"]["tests"]
     by_template = run_differences(*find_sides(*(tmp_path / "jobs" / job / "run" for job in "01")))[0].versus
     assert by_template.difference.clusters == 3
