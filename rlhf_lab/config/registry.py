@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import ConfigGroup, import_part, owner, packs
+from rlhf_lab.core.packs import ConfigGroup, defined_twice, import_part, packs
 
 Settings = TypeVar("Settings")
 
@@ -70,8 +70,8 @@ def _refuse_other_class(what: str, known: type | None, cls: type) -> None:
     if known is None or known.__module__ == cls.__module__ == "__main__":
         return
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-        first, second = (f"{each.__module__}.{each.__qualname__} ({owner(each.__module__)})" for each in (known, cls))
-        raise ConfigError(f"{what}: both {first} and {second} register it; register one of them under another name")
+        first, second = (f"{each.__module__}.{each.__qualname__}" for each in (known, cls))
+        raise ConfigError(defined_twice(what, first, second))
 
 
 def add_section(name: str, cls: type, parts: str = "") -> None:
@@ -91,8 +91,7 @@ def _load_settings() -> None:
 def refuse_sections_named_like_groups() -> None:
     """Raise ConfigError for a section of one pack that has the name of another pack's group."""
     problems = [
-        f"section {group.name}: {_sections[group.name].cls.__module__} ({owner(_sections[group.name].cls.__module__)}) "
-        f"registers it, and pack {pack.name} has a config group of this name; rename one of them"
+        defined_twice(f"section and config group {group.name}", _sections[group.name].cls.__module__, pack)
         for pack in packs()
         for group in pack.groups
         if group.name in _sections and not pack.owns(_sections[group.name].cls.__module__)
