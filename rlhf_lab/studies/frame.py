@@ -22,7 +22,7 @@ from rlhf_lab.stages.provenance import Provenance
 from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
 from rlhf_lab.studies.registration import Registration, baseline_level
-from rlhf_lab.studies.replication import UNKNOWN, Replication
+from rlhf_lab.studies.replication import Replication
 
 COMPLETED = "completed"
 NOT_RUN = "not run"
@@ -82,7 +82,7 @@ class Study:
     frame: pd.DataFrame
     policies: pd.DataFrame
     gold_source: str
-    replication: Replication = UNKNOWN
+    replication: Replication
     labels: Mapping[str, Any] = field(default_factory=dict)
     arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
@@ -169,7 +169,7 @@ def read_study(directory: Path | str) -> Study:
     rows: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
     gold_sources: dict[str, None] = {}
-    replication = Replication.from_dict(plan.get("replication"))
+    replication = Replication.from_dict(plan["replication"])
     prompts: dict[int, pd.DataFrame] = {}
     worlds: dict[int, str] = {}
     for i, job in enumerate(plan["jobs"]):
@@ -245,7 +245,8 @@ def _read_plan(directory: Path) -> dict[str, Any]:
     """Return the content of study.json. Raise DataError if it is unreadable or lacks a required key."""
     problems: list[str] = []
     plan = read_json(directory / "study.json", problems)
-    problems += [f"study.json lacks {key!r}" for key in ("compare", "metrics", "jobs") if not plan.get(key)]
+    required = ("compare", "metrics", "replication", "jobs")
+    problems += [f"study.json lacks {key!r}" for key in required if not plan.get(key)]
     if problems:
         raise DataError(
             f"{directory} is not a readable study directory: {'; '.join(problems)}; pass the directory of a sweep"

@@ -10,7 +10,6 @@ import pytest
 
 from rlhf_lab.gates import register
 from rlhf_lab.gates.gate import judge
-from rlhf_lab.gates.scores import Scores
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.study.policy_view import policy_view
@@ -73,7 +72,8 @@ def test_two_jobs_of_a_study_are_compared_by_template(tmp_path):
         run = write_run(tmp_path / "jobs" / str(job["index"]) / "run", "agent_bench", **{agent: outcomes[agent]})
         result = {**job, "status": "completed", "run": str(run.relative_to(tmp_path))}
         (run.parent / "job.json").write_text(json.dumps(result))
-    (tmp_path / "study.json").write_text(json.dumps({**plan, "primary": "success", "jobs": jobs}))
+    plan |= {"primary": "success", "replication": {"data": "given", "kept": []}, "jobs": jobs}
+    (tmp_path / "study.json").write_text(json.dumps(plan))
     tests = policy_view(read_study(tmp_path))["pairs"]["tests"]
     by_template = run_differences(*find_sides(*(tmp_path / "jobs" / job / "run" for job in "01")))[0].versus
     assert by_template.difference.clusters == 3
@@ -117,9 +117,3 @@ def test_equal_runs_of_the_gate_count_templates(gated, tmp_path):
     assert checks["success"].clusters["mini/4 task 4"] == "b"
     history = register.history(tmp_path / "accepted" / "agents.json")
     assert not history[0]["checks"]["success"]["clusters"]  # only the last run is compared with
-
-
-def test_registers_of_earlier_versions_are_read():
-    value = {"mean": 0.5, "low": 0.2, "high": 0.8, "n": 4, "clusters": 4}
-    scores = Scores.from_dict({"estimate": value, "outcomes": {"a": [1.0]}})
-    assert (scores.clusters, scores.unit) == ({}, "prompt")
