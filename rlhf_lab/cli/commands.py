@@ -123,7 +123,7 @@ def doctor_command(arguments: Sequence[str]) -> None:
 
 
 def compare_command(arguments: Sequence[str]) -> None:
-    """`compare A B [policy=NAME] [to=DIR]`: compare two runs, jobs or studies: paired test, settings, curves, cost.
+    """`compare A B [policy=NAME] [to=DIR]`: compare two runs or jobs: paired test, settings, curves, cost.
 
     `policy=NAME` selects the policy of both runs, `policy='OF A,OF B'` one of each; the default is each run's own.
     `to` is the directory of compare.html; the default is comparisons/A-vs-B in `outputs`, or in the outputs of A.
@@ -133,7 +133,7 @@ def compare_command(arguments: Sequence[str]) -> None:
     if problems:
         raise ConfigError(problems)
     if len(folders) != 2:
-        raise ConfigError("compare needs two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
+        raise ConfigError("compare needs two runs, or jobs of studies: compare outputs/runs/A outputs/runs/B")
     from rlhf_lab.reports.comparison.report import compare, printed
 
     comparison = compare(*folders, **options)
