@@ -778,10 +778,6 @@ reversed_pair_keeps_its_lengths in PairInputs.reversed
     CREAM's reversed pair is divided by the lengths of the other responses
     - PairTokens(self.tokens.rejected, self.tokens.chosen)
     + self.tokens
-bootstrap_of_the_peak_in_distance in _bootstrap_seeds
-    the interval of the KL at the peak is that of its square root
-    - np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))
-    + np.exp(_log_peak(pooled.form, alpha_D, beta_D))
 peak_of_seeds_in_distance in _summarise_seeds
     the KL at the peak is its square root
     - _exp(2 * value)
