@@ -165,7 +165,10 @@ def write_study(
         "baseline": "current",
         "metrics": ["gold", "proxy", "kl", "staleness"],
         "primary": "gold" if gold else "proxy",
-        "jobs": [{"index": index, "overrides": overrides} for index, overrides in enumerate(jobs)],
+        "replication": {"data": "redrawn", "kept": []},
+        "jobs": [
+            {"index": index, "overrides": job, "settings": job["algorithm.buffer"]} for index, job in enumerate(jobs)
+        ],
     }
     (study / "study.json").write_text(json.dumps(plan))
     for index, overrides in enumerate(jobs):

@@ -22,7 +22,7 @@ from rlhf_lab.stages.provenance import Provenance
 from rlhf_lab.studies.labels import configured_label
 from rlhf_lab.studies.look_log import NOT_NEEDED, LookLog
 from rlhf_lab.studies.registration import Registration, baseline_level
-from rlhf_lab.studies.replication import UNKNOWN, Replication
+from rlhf_lab.studies.replication import Replication
 
 COMPLETED = "completed"
 NOT_RUN = "not run"
@@ -59,8 +59,7 @@ class Study:
         fronts, correlations, rates, crossings: plain values of `ParetoSettings` and so on in `study_settings`.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
         log: looks of a study that stops when its claims are decided; None for a study with a fixed list of seeds.
-        registration: registered claims, in the order of `predicts`; empty for a study written before claims were
-            registered.
+        registration: registered claims, in the order of `predicts`; empty for the study of a search.
         provenance: where the numbers come from, as of the last page; empty for a study without a page.
     """
 
@@ -81,7 +80,7 @@ class Study:
     frame: pd.DataFrame
     policies: pd.DataFrame
     gold_source: str
-    replication: Replication = UNKNOWN
+    replication: Replication
     labels: Mapping[str, Any] = field(default_factory=dict)
     arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
@@ -167,7 +166,7 @@ def read_study(directory: Path | str) -> Study:
     rows: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
     gold_sources: dict[str, None] = {}
-    replication = Replication.from_dict(plan.get("replication"))
+    replication = Replication.from_dict(plan["replication"])
     prompts: dict[int, pd.DataFrame] = {}
     for i, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
@@ -240,7 +239,9 @@ def _read_plan(directory: Path) -> dict[str, Any]:
     """Return the content of study.json. Raise DataError if it is unreadable or lacks a required key."""
     problems: list[str] = []
     plan = read_json(directory / "study.json", problems)
-    problems += [f"study.json lacks {key!r}" for key in ("compare", "metrics", "jobs") if not plan.get(key)]
+    problems += [
+        f"study.json lacks {key!r}" for key in ("compare", "metrics", "replication", "jobs") if not plan.get(key)
+    ]
     if problems:
         raise DataError(
             f"{directory} is not a readable study directory: {'; '.join(problems)}; pass the directory of a sweep"

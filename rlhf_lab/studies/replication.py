@@ -19,11 +19,11 @@ class Replication:
 
     Attributes:
         data: "redrawn": an embedded world, everything is generated anew. "kept": part of it is the same for all seeds.
-            "given": the data are files. "unknown": the study was written before this was recorded.
+            "given": the data are files.
         kept: settings that keep something equal for several seeds: "data.test_seed=0", "needs.policy=gpt2".
     """
 
-    data: Literal["redrawn", "kept", "given", "unknown"]
+    data: Literal["redrawn", "kept", "given"]
     kept: tuple[str, ...] = ()
 
     @property
@@ -42,18 +42,13 @@ class Replication:
                 f"The data are given and the same for all {seeds_in_words}: intervals describe another training run "
                 "on them, tested on other prompts of the same kind, and not other training data."
             )
-        elif self.data == "kept":
+        else:
             prompts = "; test prompts count as a sample from others of their kind" if self.shares_prompts else ""
             keys = {setting.partition("=")[0] for setting in self.kept}
             kept_data = list_in_words([selected for name, selected in DRAWN_BY.items() if f"data.{name}" in keys])
             text = (
                 f"Parts of the data ({kept_data}) are the same for all {seeds_in_words}: intervals do not cover the "
                 f"effect of changing them{prompts}."
-            )
-        else:
-            return (
-                f"All {seeds_in_words} may share one corpus and one test set (the study does not record it): intervals "
-                "then cover training alone."
             )
         kept_besides_data = [setting for setting in self.kept if not setting.startswith("data.")]
         if not kept_besides_data:
@@ -64,13 +59,8 @@ class Replication:
         return {**asdict(self), "kept": list(self.kept)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any] | None) -> Replication:
-        """Read the output of `to_dict`; None, from studies that did not record it, gives `UNKNOWN`."""
-        return cls(values["data"], tuple(values.get("kept") or ())) if values else UNKNOWN
-
-
-UNKNOWN = Replication("unknown")
-"""Replication of studies written before it was recorded."""
+    def from_dict(cls, values: Mapping[str, Any]) -> Replication:
+        return cls(values["data"], tuple(values["kept"]))
 
 
 def list_in_words(names: Sequence[str]) -> str:

@@ -43,6 +43,7 @@ def make_curves(tmp_path: Path) -> Callable[..., Study]:
             "baseline": "bon",
             "metrics": ["gold", "proxy", "kl"],
             "curves": "overoptimization",
+            "replication": {"data": "redrawn", "kept": []},
             "jobs": [{"index": index, "overrides": job} for index, job in enumerate(jobs)],
         }
         (directory / "study.json").write_text(json.dumps(plan))

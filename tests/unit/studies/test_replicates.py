@@ -22,7 +22,7 @@ from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.studies.finding import write_conclusion
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.replicates import level_difference, level_mean, run_errors
-from rlhf_lab.studies.replication import UNKNOWN, Replication, replication
+from rlhf_lab.studies.replication import Replication, replication
 from rlhf_lab.studies.table import build_sections
 
 
@@ -179,8 +179,3 @@ def test_runs_on_other_prompts_are_not_crossed(shared):
     fewer = {index: table.iloc[: 4 if index == 3 else None] for index, table in study.prompts.items()}
     found = level_difference(replace(study, prompts=fewer), "gold", "mixed")
     assert found is not None and "crossed" not in found.test and found.difference.clusters == 3
-
-
-def test_a_study_written_before_seeds_had_data_says_so(make_study):
-    study = read_study(make_study(seeds=2))
-    assert study.replication == UNKNOWN and "training alone" in study.replication.sentence(range(2))
