@@ -994,10 +994,6 @@ sequential_normal_tails in _smallest_p
     three seeds decide by the normal distribution
     - stdtr(count_L - 1, -t_L)
     + stdtr(1e6 * count_L, -t_L)
-sequential_one_direction in difference_p
-    the wrong-verdict rate of claims of direction is doubled
-    - 2 * level_of(_smallest_p(np.abs(looks.mean_L), looks))
-    + level_of(_smallest_p(np.abs(looks.mean_L), looks))
 sequential_two_sided_once in sequential.two_sided
     the better of two directions is tested as if it had been named before
     - 2 * np.minimum(first_L, second_L)

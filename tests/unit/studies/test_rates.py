@@ -144,7 +144,7 @@ def test_kinds_of_claims_are_told_apart():
     jobs = [{"overrides": {"beta": 0}, "settings": "a"}]
     plan = {"compare": "beta", "baseline": 0, "by": "", "jobs": jobs}
     claim = {"metric": "kl", "level": 1, "direction": "lower", "margin": 0.0}
-    ranks = {"metric": "kl", "outcome": "gold", "direction": "negative", "minimum": 0.7, "minimum_low": 0.4}
+    ranks = {"metric": "kl", "outcome": "gold", "direction": "negative"}
     meanings = [rate_meaning(plan, FALSE), claim_meaning(plan, claim), correlation_meaning(plan, ranks)]
     assert [kind_of(meaning) for meaning in meanings] == ["rate", "claim", "correlation"]
     revised = Registration("x").revised(meanings, "2026-01-01T00:00")

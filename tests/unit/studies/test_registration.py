@@ -46,8 +46,7 @@ NAME = "buffers-0123456789"
 HIGHER = {"metric": "gold", "level": "mixed", "direction": "higher", "versus": None, "margin": 0.0, "by": None}
 LOWER = HIGHER | {"direction": "lower"}
 STALE = HIGHER | {"level": "stale", "direction": "same", "margin": 0.3}
-RANKED = {"metric": "gold", "outcome": "proxy", "direction": "positive", "minimum": 0.7, "minimum_low": 0.4}
-RANKED |= {"stronger_than": None}
+RANKED = {"metric": "gold", "outcome": "proxy", "direction": "positive", "stronger_than": None}
 
 
 @pytest.fixture(scope="module")
@@ -306,10 +305,10 @@ def test_correlations_are_registered_with_the_settings_of_the_sweep(directory):
     assert first.registration == stored(directory) and len(first.registration.claims) == 1
     # Three settings are too few for ranks, but the claim was written before the look.
     assert [row.verdict for row in correlations_of(first)] == [UNTESTED]
-    # The same claim again is not new. A lower bar is a new claim, and so is a sweep without one of the settings.
+    # The same claim again is not new. The opposite one is, and so is a sweep without one of the settings.
     assert run_ranked(RANKED, seeds=range(4)).registration.correlations == (entry,)
     for changed in (
-        run_ranked(RANKED | {"minimum": 0.3}, seeds=range(4)),
+        run_ranked(RANKED | {"direction": "negative"}, seeds=range(4)),
         run_ranked(RANKED, seeds=range(4), levels=("current", "mixed")),
     ):
         (later,) = changed.registration.correlations
