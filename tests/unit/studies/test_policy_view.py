@@ -8,19 +8,25 @@ import shutil
 from synthetic_runs import edit, edit_rows
 
 from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.study.policies import policies
 from rlhf_lab.reports.study.policy_view import policy_view
+from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.wording import compact
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.replicates import level_mean
 
 
 def test_lights_are_counted_over_the_jobs_of_a_level(make_study):
-    view = policy_view(read_study(make_study(seeds=3)))
+    study = read_study(make_study(seeds=3))
+    view = policy_view(study)
     lights = dict(view["lights"]["rows"])
     assert list(lights) == ["buffer current", "buffer mixed", "buffer stale"]
     cells = dict(zip(view["lights"]["columns"], lights["buffer current"], strict=True))
     assert cells["length"] == ("watch", "! 3 of 3")  # tokens of the synthetic runs grow by 24
     assert cells["garbling"] == ("good", "✓ 0 of 3")
+    section = policies(StudyResults(study))
+    assert section.values["lights"] == view["lights"]
+    assert [row[:2] for row in section.table.rows] == [(level, 3) for level in lights]
 
 
 def test_without_gold_over_optimisation_is_unknown(make_study):
