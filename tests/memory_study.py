@@ -15,6 +15,7 @@ from rlhf_lab.studies.replication import Replication
 FACTOR = "algorithm.max_pairs"
 """The override that is compared; it stands for any."""
 REDRAWN, GIVEN = Replication("redrawn"), Replication("given")
+KEPT = Replication("kept", ("data.seed", "data.facts_seed"))
 
 
 def build(

@@ -102,7 +102,6 @@ def write_run(
         "recipe": "dpo_iterative",
         "key": "3f9ac2d17b60",
         "created": "2030-01-02T03:04:05",
-        "seconds": 71.5,
         "git_sha": "0123456789abcdef",
         "versions": {"torch": "2.9.0", "rlhf_lab": "0.1.0"},
         "seed": seed,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rlhf_lab.cli.recipe_command import RecipeCommand, RecipeCommands
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import load, named, owner
+from rlhf_lab.core.packs import defined_twice, load, named
 
 LISTING = ("list", "help")
 """Arguments that list recipes and sub-commands, as a command line without arguments does."""
@@ -23,8 +23,7 @@ def load_commands() -> dict[str, Command]:
     references = named("commands")
     for name in LISTING:
         if name in references:
-            pack = owner(references[name].partition(":")[0])
-            raise ConfigError(f"command {name}: {pack} defines it, but this name lists the commands; rename it")
+            raise ConfigError(defined_twice(f"command {name}", "rlhf_lab", references[name]))
     return {name: load(reference) for name, reference in references.items()}
 
 

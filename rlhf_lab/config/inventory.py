@@ -21,7 +21,7 @@ from rlhf_lab.config import registry, root, schema
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.tuned import values_by_size
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import Pack, owner, packs
+from rlhf_lab.core.packs import Pack, defined_twice, packs
 from rlhf_lab.core.yaml_files import read_mapping
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -72,10 +72,7 @@ def option_files(group: str) -> dict[str, Path]:
         pack, path = files[name]
         module = registry.settings_class(group, name).__module__
         if not pack.owns(module):
-            raise ConfigError(
-                f"{group}={name}: pack {pack.name} has an option of this name ({path}), and {module} "
-                f"({owner(module)}) registers a kind of this name; rename one of them"
-            )
+            raise ConfigError(defined_twice(f"{group}={name}", path, module))
     return {name: path for name, (_, path) in files.items()}
 
 
@@ -133,10 +130,7 @@ def _files_by_name(kind: str, group: str, prefix: str) -> dict[str, tuple[Pack, 
             name = path.relative_to(root_dir).with_suffix("").as_posix()
             first, first_path = found.setdefault(name, (pack, path))
             if first is not pack:
-                problems.append(
-                    f"{prefix}{name}: both pack {first.name} ({first_path}) and pack {pack.name} ({path}) have it; "
-                    "rename one of the files"
-                )
+                problems.append(defined_twice(f"{prefix}{name}", first_path, path))
     if problems:
         raise ConfigError(problems)
     return found

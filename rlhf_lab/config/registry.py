@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import ConfigGroup, import_part, owner, packs
+from rlhf_lab.core.packs import ConfigGroup, defined_twice, import_part, packs
 
 Settings = TypeVar("Settings")
 
@@ -36,62 +36,6 @@ class RegisteredSection:
     parts: str = ""
 
 
-_CAPABILITIES = "{}: ClassVar with flags of rlhf_lab.Capability"
-_BY_SIZE = {
-    "tuned_by_model": "by_size = BySize(tuned_by_model=…)",
-    "at_small_scale": "by_size = BySize(small_scale=…)",
-    "smoke": "by_size = BySize(smoke=…)",
-    "smoke_real": "by_size = BySize(smoke_real=…)",
-}
-_STAGE_ATTRIBUTES = {
-    "uses": "inputs = Inputs(sections=…)",
-    "required_needs": "inputs = Inputs(needs=…)",
-    "optional_needs": "inputs = Inputs(optional=…)",
-    "late_needs": "inputs = Inputs(late=…)",
-    "any_needs": "inputs = Inputs(any_policies=…)",
-    "data_roles": "inputs = Inputs(directories=…)",
-    "reads_rows": "inputs = Inputs(rows=…)",
-    "corpus_suffices": "inputs = Inputs(corpus_suffices=…)",
-    "reseeded_roles": "inputs = Inputs(reseeded=…)",
-    "digested_paths": "inputs = Inputs(digested=…)",
-    "makes_model": "outputs = Outputs(model=…)",
-    "makes_rows": "outputs = Outputs(rows=…)",
-    "trains_on_reward": "reward_use = RewardUse(trains_policy=…)",
-    "reads_reward": "reward_use = RewardUse(scores=…)",
-    "calls_reward": "reward_use = RewardUse(loads_models=…)",
-    "measures_gold": "reward_use = RewardUse(measures_gold=…)",
-    "is_distributed": "resources = Resources(distributed=…)",
-    "adds_head": "resources = Resources(adds_head=…)",
-    "shares_prompts": "resources = Resources(shares_prompts=…)",
-    "tools_run_code": "resources = Resources(runs_code=…)",
-    "answer": "evidence = Evidence(answer=…)",
-    "clusters": "evidence = Evidence(clusters=…)",
-    "loss_falls": "evidence = Evidence(loss_falls=…)",
-    "chance_metric": "evidence = Evidence(chance_metric=…)",
-    "compares_policies": "evidence = Evidence(compares_policies=…)",
-    "one_path": "evidence = Evidence(one_path=…)",
-    "gain_curve": "evidence = Evidence(gain_curve=…)",
-    "baseline_policy": "evidence = Evidence(baseline_policy=…)",
-}
-OLD_NAMES: dict[str, dict[str, str]] = {
-    "data": dict.fromkeys(
-        ("preferences", "answers", "graded", "demonstrations", "unpaired", "steps", "audio", "phones", "true_reward"),
-        _CAPABILITIES.format("provides"),
-    )
-    | _BY_SIZE
-    | {"drawn": "is_generated: ClassVar"},
-    "algorithm": dict.fromkeys(
-        ("needs_preferences", "needs_demonstrations", "needs_audio", "needs_answers", "takes_turns"),
-        _CAPABILITIES.format("requires"),
-    )
-    | _BY_SIZE
-    | _STAGE_ATTRIBUTES
-    | {"held": "model_copies()", "shares_work": "resources = Resources(distributed=…)"},
-    "rollout": _BY_SIZE,
-    "reward": {"reads": _CAPABILITIES.format("requires"), "reads_folder": "reads_run_dir: ClassVar"},
-}
-"""Group → attribute of a settings class that an earlier version read → its replacement."""
-
 _settings: dict[tuple[str, str], type] = {}
 _implementations: dict[tuple[str, str], str] = {}
 _sections: dict[str, RegisteredSection] = {}
@@ -106,7 +50,6 @@ def register(group: str, kind: str, implementation: str | None = None) -> Callab
     """
 
     def decorate(cls: type[Settings]) -> type[Settings]:
-        _refuse_old_names(group, kind, cls)
         _refuse_other_class(f"{group}={kind}", _settings.get((group, kind)), cls)
         _settings[group, kind] = cls
         # By convention the implementation of a kind is a module with the name of the kind.
@@ -119,17 +62,6 @@ def register(group: str, kind: str, implementation: str | None = None) -> Callab
     return decorate
 
 
-def _refuse_old_names(group: str, kind: str, cls: type) -> None:
-    """Raise ConfigError for attributes that an earlier version read. They would now be ignored silently."""
-    # A field with such a name is a setting of the plug-in and has nothing to do with the old attribute.
-    fields = {item.name for item in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-    for name, replacement in OLD_NAMES.get(group, {}).items():
-        if name in vars(cls) and name not in fields:
-            raise ConfigError(
-                f"{group}={kind}: {cls.__name__}.{name} is an attribute of an earlier version; write {replacement}"
-            )
-
-
 def _refuse_other_class(what: str, known: type | None, cls: type) -> None:
     """Raise ConfigError if another class is registered under a name.
 
@@ -138,8 +70,8 @@ def _refuse_other_class(what: str, known: type | None, cls: type) -> None:
     if known is None or known.__module__ == cls.__module__ == "__main__":
         return
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-        first, second = (f"{each.__module__}.{each.__qualname__} ({owner(each.__module__)})" for each in (known, cls))
-        raise ConfigError(f"{what}: both {first} and {second} register it; register one of them under another name")
+        first, second = (f"{each.__module__}.{each.__qualname__}" for each in (known, cls))
+        raise ConfigError(defined_twice(what, first, second))
 
 
 def add_section(name: str, cls: type, parts: str = "") -> None:
@@ -159,8 +91,7 @@ def _load_settings() -> None:
 def refuse_sections_named_like_groups() -> None:
     """Raise ConfigError for a section of one pack that has the name of another pack's group."""
     problems = [
-        f"section {group.name}: {_sections[group.name].cls.__module__} ({owner(_sections[group.name].cls.__module__)}) "
-        f"registers it, and pack {pack.name} has a config group of this name; rename one of them"
+        defined_twice(f"section and config group {group.name}", _sections[group.name].cls.__module__, pack)
         for pack in packs()
         for group in pack.groups
         if group.name in _sections and not pack.owns(_sections[group.name].cls.__module__)

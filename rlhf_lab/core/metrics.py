@@ -14,7 +14,7 @@ from functools import cache
 from typing import Literal
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import import_part, packs
+from rlhf_lab.core.packs import defined_twice, import_part, packs
 
 ROOMS = ("evaluations", "environments", "training", "monitoring", "algorithms", "rewards")
 """Packages of the core, in the order in which reports show their metrics."""
@@ -145,7 +145,7 @@ def _of_modules(modules: Iterable[str]) -> list[Metric]:
 
 
 def contradictions(by_pack: Mapping[str, Sequence[Metric]]) -> list[str]:
-    """Return one message for each field in which a pack differs from the first pack that declares a metric.
+    """Return one message for each metric that a pack displays differently from the first pack that declares it.
 
     Stages of different packs may log the same name with different meanings. Reports show all of them as the first pack
     declares it, so later packs omit title, unit and the other displayed fields, or repeat them.
@@ -155,14 +155,10 @@ def contradictions(by_pack: Mapping[str, Sequence[Metric]]) -> list[str]:
     for pack, metrics in by_pack.items():
         for metric in _by_name(metrics).values():
             first, known = shown.setdefault(metric.name, (pack, metric))
-            for field in SHOWN:
-                value, first_value = getattr(metric, field), getattr(known, field)
-                if value in ("", (), first_value):
-                    continue  # omitted or repeated
-                problems.append(
-                    f"metric {metric.name}: pack {pack} declares {field}={value!r} and pack {first} "
-                    f"{field}={first_value!r}; leave it out, or give the metric another name"
-                )
+            differing = [name for name in SHOWN if getattr(metric, name) not in ("", (), getattr(known, name))]
+            if differing:
+                what = f"metric {metric.name} ({', '.join(differing)})"
+                problems.append(defined_twice(what, f"pack {first}", f"pack {pack}"))
     return problems
 
 

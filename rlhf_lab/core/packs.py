@@ -93,6 +93,9 @@ class Pack:
     comparers: Mapping[str, str] = field(default_factory=dict)
     reward_files: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"pack {self.name} ({self.package})"
+
     @property
     def directory(self) -> Path:
         """Directory of the package. Raises ConfigError if there is none."""
@@ -115,15 +118,15 @@ class Pack:
         is_inside = inner != module and inner.partition(".")[0] != str(_PACKS)
         return module == self.package or is_inside or module in self.modules
 
-    def names(self) -> Iterator[tuple[str, str]]:
-        """Yield (kind of name, name) for every name that must be unique among packs."""
-        yield "pack", self.name
-        yield from (("config group", group.name) for group in self.groups)
+    def names(self) -> Iterator[str]:
+        """Yield every name that must be unique among packs, such as "command judge"."""
+        yield f"pack {self.name}"
+        yield from (f"config group {group.name}" for group in self.groups)
         for field_name, meaning in _NAMED.items():
-            yield from ((meaning, name) for name in getattr(self, field_name))
+            yield from (f"{meaning} {name}" for name in getattr(self, field_name))
         for field_name, meaning in _SECTIONS.items():
             references = [text.partition(" after ")[0] for text in getattr(self, field_name)]
-            yield from ((meaning, reference.rpartition(":")[2]) for reference in references)
+            yield from (f"{meaning} {reference.rpartition(':')[2]}" for reference in references)
 
     def modules_called(self, pattern: str) -> list[str]:
         """Return dotted names of the package's modules whose file name matches, at any depth, sorted by path."""
@@ -153,18 +156,6 @@ _SECTIONS = {"run_sections": "section of a run's page", "study_sections": "secti
 """Field of `Pack` with references "module:name" → word that error messages use for one such name."""
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Pack with the entry point that named it; None for packs that ship with rlhf_lab."""
-
-    pack: Pack
-    entry_point: EntryPoint | None = None
-
-    def __str__(self) -> str:
-        name = f"pack {self.pack.name}"
-        return f"{name} ({_described(self.entry_point)})" if self.entry_point else name
-
-
 @cache
 def packs() -> tuple[Pack, ...]:
     """Return every pack: the core, the packs that ship with it, then plug-ins, each group in alphabetical order.
@@ -174,19 +165,19 @@ def packs() -> tuple[Pack, ...]:
     Python package is missing, and names that two packs define.
     """
     # Built-in packs are loaded outside the `try` below: an exception in them is a bug and needs its traceback.
-    found = [_Found(load(CORE)), *(_Found(load(f"{IN_TREE}.{name}:PACK")) for name in in_tree())]
+    found: list[Pack] = [load(CORE), *(load(f"{IN_TREE}.{name}:PACK") for name in in_tree())]
     problems = []
     for entry_point in _plug_ins():
         try:
             loaded = _load_plug_in(entry_point)
             if loaded is not None:
-                found.append(_Found(loaded, entry_point))
+                found.append(loaded)
         except ConfigError as error:
             problems += error.problems
     problems += _conflicts(found)
     if problems:
         raise ConfigError(problems)
-    return tuple(item.pack for item in found)
+    return tuple(found)
 
 
 def _plug_ins() -> list[EntryPoint]:
@@ -219,23 +210,20 @@ def _load_plug_in(entry_point: EntryPoint) -> Pack | None:
     return loaded
 
 
-def _conflicts(found: Sequence[_Found]) -> list[str]:
+def _conflicts(found: Sequence[Pack]) -> list[str]:
     """Return one message for each name that two packs define."""
-    owners: dict[tuple[str, str], _Found] = {}
+    definers: dict[str, Pack] = {}
     problems = []
-    for item in found:
-        for meaning, name in item.pack.names():
-            first = owners.setdefault((meaning, name), item)
-            if first is not item:
-                problems.append(f"{meaning} {name}: both {first} and {item} define it; {_remedy(first, item)}")
-                if meaning == "pack":  # the same pack was found twice, so all its other names collide as well
-                    break
+    for pack in found:
+        names = dict.fromkeys(pack.names())
+        problems += [defined_twice(name, definers[name], pack) for name in names if name in definers]
+        definers = dict.fromkeys(names, pack) | definers
     return problems
 
 
-def _remedy(*found: _Found) -> str:
-    removals = [_removal(item.entry_point) for item in found if item.entry_point]
-    return ", or ".join(["rename one of them", *dict.fromkeys(removals)])
+def defined_twice(what: str, first: object, second: object) -> str:
+    """Return the error message for a name that two packs, modules or files define."""
+    return f"{what} is defined twice, by {first} and by {second}; rename one of them, or uninstall one of the packages"
 
 
 def _described(entry_point: EntryPoint) -> str:
@@ -260,17 +248,6 @@ def in_tree() -> list[str]:
     spec = find_spec(IN_TREE)
     folders = spec.submodule_search_locations if spec else None
     return sorted(module.name for module in iter_modules(folders or []) if module.ispkg)
-
-
-def owner(module: str) -> str:
-    """Return the pack of a module as named in messages. Imports nothing, so it can be called while packs are loaded."""
-    top, *inner = module.split(".")
-    if module.startswith(f"{IN_TREE}."):
-        return f"pack {inner[1]}"
-    if top == "rlhf_lab":
-        return "pack core"
-    entry_point = _plug_in_of(module)
-    return _described(entry_point) if entry_point else f"module {module}"
 
 
 def _plug_in_of(module: str) -> EntryPoint | None:

@@ -71,7 +71,6 @@ class Scores:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scores:
-        # registers of earlier versions have neither clusters nor their unit, and no scale
         return cls(**{**values, "estimate": Estimate.from_dict(values["estimate"])})
 
 

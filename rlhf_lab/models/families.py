@@ -8,7 +8,7 @@ from importlib import import_module
 
 from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import load, named, owner
+from rlhf_lab.core.packs import defined_twice, load, named
 
 BUILT_IN = ("llama", "gpt2")
 """Families that `models/build.py` builds itself."""
@@ -48,15 +48,12 @@ def families() -> dict[str, Family]:
     """
     references = named("families")
     found: dict[str, Family] = {name: load(reference) for name, reference in references.items()}
-    # names and model types in use, each with the reason for the error message
-    taken = dict.fromkeys(BUILT_IN, "the core already has a family of that name")
+    definers = {f"model.family={name}": "rlhf_lab" for name in BUILT_IN}
     for name, family in found.items():
-        by_type = f"model_type={family.model_type}"
-        for used in (name, by_type):
-            if used in taken:
-                pack = owner(references[name].partition(":")[0])
-                raise ConfigError(f"model.family={name} ({pack}), {used}: {taken[used]}; rename it")
-        taken[by_type] = f"model.family={name} already has this model type"
+        for used in (f"model.family={name}", f"model_type={family.model_type}"):
+            if used in definers:
+                raise ConfigError(defined_twice(used, definers[used], references[name]))
+            definers[used] = references[name]
     return found
 
 

@@ -237,7 +237,7 @@ def read_run(directory: Path | str) -> StoredRun:
             policies.append(EvaluatedPolicy(name, estimates(row.get("metrics"), problems)))
     if changed := seal.changed(directory):
         problems.append(f"{', '.join(changed)} changed since completion ({seal.NAME})")
-    seconds = result.get("seconds", manifest.get("seconds"))
+    seconds = result.get("seconds")
     stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
     return StoredRun(
         path=directory,

@@ -110,8 +110,7 @@ class GraphReward(CheckedReward):
         for name, (scored, abstained, failed) in state["counts"].items():
             term = self.terms[name]
             term.scored, term.abstained, term.failed = int(scored), int(abstained), int(failed)
-        # Checkpoints of versions up to 0.16 have no faults.
-        for name, (first_failure, returned_nan) in state.get("faults", {}).items():
+        for name, (first_failure, returned_nan) in state["faults"].items():
             self.terms[name].faults = (str(first_failure), int(returned_nan))
 
 

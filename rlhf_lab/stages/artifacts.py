@@ -373,7 +373,8 @@ def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Return the values of settings that are part of a key.
 
     Settings in `keyed_if_set` of a class or its bases were added after the first keys. They are omitted if they have
-    their default, so that older results keep their keys. Settings in `unkeyed` are always omitted.
+    their default, so that a new setting changes neither a registered claim, which contains `settings_but_seeds`, nor
+    the results that `artifacts.code=ignore` finds. Settings in `unkeyed` are always omitted.
     """
     values = _without(values, *getattr(settings, "unkeyed", ()))
     optional = {name for cls in type(settings).__mro__ for name in getattr(cls, "keyed_if_set", ())}

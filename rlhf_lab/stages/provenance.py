@@ -107,7 +107,7 @@ def commit_in_words(manifest: Mapping[str, Any]) -> str:
 def machine_in_words(manifest: Mapping[str, Any]) -> str:
     """Return the cores and the device on which a stage ran; empty if the manifest does not record them."""
     machine = manifest.get("machine") or {}
-    if "cores" not in machine:  # older runs record threads alone
+    if "cores" not in machine:
         return ""
     cores = machine["cores"]
     return f"{cores} core{'s' * (cores != 1)}, {machine['device']}"

@@ -239,9 +239,8 @@ def _read_plan(directory: Path) -> dict[str, Any]:
     """Return the content of study.json. Raise DataError if it is unreadable or lacks a required key."""
     problems: list[str] = []
     plan = read_json(directory / "study.json", problems)
-    problems += [
-        f"study.json lacks {key!r}" for key in ("compare", "metrics", "replication", "jobs") if not plan.get(key)
-    ]
+    required = ("compare", "metrics", "replication", "jobs")
+    problems += [f"study.json lacks {key!r}" for key in required if not plan.get(key)]
     if problems:
         raise DataError(
             f"{directory} is not a readable study directory: {'; '.join(problems)}; pass the directory of a sweep"

@@ -60,6 +60,7 @@ class Replication:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Replication:
+        """Read the output of `to_dict`."""
         return cls(values["data"], tuple(values["kept"]))
 
 

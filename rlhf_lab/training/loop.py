@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
-from rlhf_lab.core.errors import ConfigError, DeviceMemoryError
+from rlhf_lab.core.errors import DeviceMemoryError
 from rlhf_lab.core.progress import progress
 from rlhf_lab.core.signals import handled
 from rlhf_lab.models.encoding import Encoder
@@ -53,10 +53,6 @@ class StepBatch:
     units: int
 
 
-_OLD_HOOKS = {"begin": "start", "ended": "finished", "due": "evaluation_due", "frozen": "frozen_modules"}
-"""Name of a hook up to version 0.15 → its current name."""
-
-
 class Algorithm(ABC):
     """An algorithm that the loop trains. See `algorithms/supervised/sft.py` for the smallest one.
 
@@ -71,12 +67,6 @@ class Algorithm(ABC):
     model: nn.Module
     encoder: Encoder
     total_steps: int
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for old, new in _OLD_HOOKS.items():
-            if old in vars(cls):  # the loop would ignore it and train something else
-                raise ConfigError(f"{cls.__name__}.{old}() is no longer called; rename it to {new}()")
 
     def parts(self) -> dict[str, TrainedPart]:
         """Return the modules to train, by name. PPO, for example, trains a critic in addition to the model."""

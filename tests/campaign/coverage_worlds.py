@@ -16,7 +16,6 @@ from rlhf_lab.results.gains import PROMPT
 from rlhf_lab.statistics.inference import seed_mean, wilson
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import level_difference, level_mean
-from rlhf_lab.studies.replication import Replication
 
 TEST_PAIRS = 150
 WORDS = {
@@ -87,7 +86,7 @@ def replications(pool: Pool, studies: int, rng: np.random.Generator) -> Table:
             tally_study(tally, study, pool.truth_LM, f"new {count}")
         for runs in pool.kept:
             values_LSM4 = runs[:count].swapaxes(0, 1)
-            study = memory_study.build(values_LSM4, experiment.METRICS, experiment.LEVELS, Replication("kept"))
+            study = memory_study.build(values_LSM4, experiment.METRICS, experiment.LEVELS, memory_study.KEPT)
             tally_study(tally, study, pool.truth_LM, f"old {count}")
     keys = [(metric, kind) for metric in experiment.METRICS for kind in KINDS]
     columns = [f"{way} {count}" for way in ("new", "old") for count in SEEDS]

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.grpo import GroupPolicyOptimisation
-from rlhf_lab.algorithms.policy_gradient.on_policy import SAVED_PARTS
 from rlhf_lab.algorithms.policy_gradient.ppo import ProximalPolicyOptimisation
 from rlhf_lab.algorithms.policy_gradient.rollouts import Rollouts
 from rlhf_lab.algorithms.policy_gradient.settings import GRPO, PPO
@@ -188,15 +187,6 @@ def test_an_iteration_begins_only_below_the_token_budget(generated, is_drawn):
         algorithm._start_iteration(7)
     assert selected == ([7] if is_drawn else [])
     assert algorithm.experience is None and algorithm.plan == []
-
-
-def test_a_checkpoint_of_version_0_16_counts_the_iterations_that_were_sampled():
-    algorithm = ProximalPolicyOptimisation.__new__(ProximalPolicyOptimisation)
-    for name in SAVED_PARTS:
-        setattr(algorithm, name, SimpleNamespace(load_state_dict=lambda state: None))
-    values = {"iteration": 6, "generated": 99, "stopped": False, "checked": True, "beta": 0.1, "experience": None}
-    algorithm.load_state_dict({**values, **dict.fromkeys(SAVED_PARTS)})
-    assert (algorithm.sampled_iterations, algorithm.generated) == (7, 99)
 
 
 def test_every_group_has_the_turns_of_its_own_episodes():

@@ -1,4 +1,4 @@
-"""The training loop: evaluations, warm-up, hooks of earlier versions, and the peak memory of a stage."""
+"""The training loop: evaluations, warm-up, and the peak memory of a stage."""
 
 from __future__ import annotations
 
@@ -36,14 +36,6 @@ def test_early_evaluations():
 def test_rounds_have_no_early_evaluations(settings):
     with pytest.raises(ConfigError, match="evaluated after every round; leave it out"):
         settings(eval_early=True, eval_every_steps=4)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("begin", "start"), ("ended", "finished"), ("due", "evaluation_due"), ("frozen", "frozen_modules")]
-)
-def test_a_hook_of_an_earlier_version_is_refused_with_its_new_name(old, new):
-    with pytest.raises(ConfigError, match=rf"Mine\.{old}\(\) is no longer called; rename it to {new}\(\)"):
-        type("Mine", (Algorithm,), {old: lambda self: None})
 
 
 @pytest.mark.parametrize(("fraction", "total", "warmup"), [(0.07, 100, 7), (0.05, 30, 2), (0.1, 30, 3), (0.0, 30, 0)])

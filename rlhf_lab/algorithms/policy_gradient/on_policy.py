@@ -436,10 +436,8 @@ class OnPolicy(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # Checkpoints of versions up to 0.16 have no `sampled_iterations`.
-        values = {"sampled_iterations": state["iteration"] + 1, **state}
         for name in SAVED_VALUES:
-            setattr(self, name, values[name])
+            setattr(self, name, state[name])
         for name in SAVED_PARTS:
             getattr(self, name).load_state_dict(state[name])
         self.experience = Experience.from_state(state["experience"]) if state["experience"] else None

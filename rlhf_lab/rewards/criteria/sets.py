@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import contributed_objects, owner
+from rlhf_lab.core.packs import contributed_objects, defined_twice
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.environments.reviews.comments import read_comment
 from rlhf_lab.rewards.rules.settings import Programmatic
@@ -72,13 +72,11 @@ def criteria_of(corpus: Corpus) -> CriteriaSet:
     two packs provide criteria for the corpus.
     """
     # All packs are asked, so that a conflict between two of them is an error instead of depending on their order.
-    answers = [(owner(find.__module__), find(corpus)) for find in contributed_objects("criteria")]
-    found: list[tuple[str, CriteriaSet]] = [(pack, criteria) for pack, criteria in answers if criteria is not None]
+    answers = [(find.__module__, find(corpus)) for find in contributed_objects("criteria")]
+    found: list[tuple[str, CriteriaSet]] = [(module, criteria) for module, criteria in answers if criteria is not None]
     if len(found) > 1:
         (first, _), (second, _), *_ = found
-        raise ConfigError(
-            f"criteria of data {corpus.name}: both {first} and {second} provide them; remove one of the two packs"
-        )
+        raise ConfigError(defined_twice(f"the set of criteria for data {corpus.name}", first, second))
     if found:
         return found[0][1]
     if corpus.name == "reviews":

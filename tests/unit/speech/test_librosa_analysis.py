@@ -130,7 +130,7 @@ def test_the_comparison_names_every_quantity_with_both_times(tmp_path, capsys):
         run([str(tmp_path), "compare=true", "to=x.csv"])
 
 
-def test_caches_of_the_default_methods_stay_valid():
+def test_measurements_of_every_method_have_a_key_of_their_own():
     clip = CLIPS[0]
     assert content_key(clip) == content_key(clip, library="numpy", pitch="autocorrelation")
     keys = {content_key(clip), content_key(clip, library="librosa"), content_key(clip, pitch="pyin")}

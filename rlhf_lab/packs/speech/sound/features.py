@@ -152,9 +152,7 @@ def fill_undefined(features_N7: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def content_key(audio: Audio, *, library: Library = "numpy", pitch: PitchTracker = "autocorrelation") -> str:
     """Return the SHA-256 of a clip's samples and rate, of the version of the features, and of how they are measured."""
-    # the defaults add nothing, so that caches of earlier versions stay valid
-    method = "" if (library, pitch) == ("numpy", "autocorrelation") else f"{library}, {pitch}, "
-    digest = sha256(f"features {VERSION}, {audio.rate} Hz, {method}".encode())
+    digest = sha256(f"features {VERSION}, {audio.rate} Hz, {library}, {pitch}, ".encode())
     digest.update(np.ascontiguousarray(audio.samples_N, dtype=np.float32).tobytes())
     return digest.hexdigest()
 
