@@ -165,7 +165,9 @@ def write_study(
         "metrics": ["gold", "proxy", "kl", "staleness"],
         "primary": "gold" if gold else "proxy",
         "replication": {"data": "redrawn", "kept": []},
-        "jobs": [{"index": index, "overrides": overrides} for index, overrides in enumerate(jobs)],
+        "jobs": [
+            {"index": index, "overrides": job, "settings": job["algorithm.buffer"]} for index, job in enumerate(jobs)
+        ],
     }
     (study / "study.json").write_text(json.dumps(plan))
     for index, overrides in enumerate(jobs):

@@ -123,7 +123,7 @@ def doctor_command(arguments: Sequence[str]) -> None:
 
 
 def compare_command(arguments: Sequence[str]) -> None:
-    """`compare A B [policy=NAME] [to=DIR]`: compare two runs, jobs or studies: paired test, settings, curves, cost.
+    """`compare A B [policy=NAME] [to=DIR]`: compare two runs or jobs: paired test, settings, curves, cost.
 
     `policy=NAME` selects the policy of both runs, `policy='OF A,OF B'` one of each; the default is each run's own.
     `to` is the directory of compare.html; the default is comparisons/A-vs-B in `outputs`, or in the outputs of A.
@@ -133,7 +133,7 @@ def compare_command(arguments: Sequence[str]) -> None:
     if problems:
         raise ConfigError(problems)
     if len(folders) != 2:
-        raise ConfigError("compare needs two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
+        raise ConfigError("compare needs two runs, or jobs of studies: compare outputs/runs/A outputs/runs/B")
     from rlhf_lab.reports.comparison.report import compare, printed
 
     comparison = compare(*folders, **options)
@@ -189,26 +189,16 @@ def plan_command(arguments: Sequence[str]) -> None:
 
 
 def dashboard_command(arguments: Sequence[str]) -> None:
-    """`dashboard [DIR | FILE.json | --push entity/project]`: show the panels of a run or study, here or in W&B.
-
-    DIR is a run or a study: its dashboard.html has the panels of the W&B dashboard, and needs no W&B. FILE.json is the
-    W&B dashboard, and `--push` saves it in a project.
-    """
+    """`dashboard [FILE.json | --push entity/project]`: write the W&B dashboard to a file, or save it in a project."""
     is_push = list(arguments[:1]) == ["--push"]
     if len(arguments) > 1 + is_push or (is_push and len(arguments) == 1):
-        raise ConfigError("dashboard needs a run, a study, a file to write or --push entity/project: dashboard DIR")
-    if not is_push and arguments and Path(arguments[0]).is_dir():
-        from rlhf_lab.reports.panels import write_dashboard
-
-        console.print(f"dashboard: {write_dashboard(Path(arguments[0]))}")
-        return
-    from rlhf_lab.results.folders import no_result_message
+        raise ConfigError("dashboard needs a file to write or --push entity/project: dashboard FILE.json")
     from rlhf_lab.trackers import dashboard
 
     if is_push:
         console.print(f"dashboard: {dashboard.push(arguments[1])}")
         return
     path = Path(arguments[0] if arguments else "dashboard.json")
-    if path.suffix != ".json":  # the misspelt name of a run, which must not become a file
-        raise ConfigError(f"{no_result_message(path)} The name of a file for W&B ends in .json.")
+    if path.suffix != ".json":  # such as the directory of a run
+        raise ConfigError(f"{path} is not a name that ends in .json; the page of a run or study: report {path}")
     console.print(f"dashboard: {dashboard.write(path)}")

@@ -76,16 +76,12 @@ class CorrelationSettings(CheckedSettings):
         metric: one of the study's metrics, the predictor.
         outcome: another one, which is predicted.
         direction: sign of the claimed rank correlation.
-        minimum: claimed size of the correlation, within each value of `by` and pooled.
-        minimum_low: bound that the interval of the pooled correlation must stay beyond.
         stronger_than: another metric that is claimed to be correlated less with the outcome; null claims nothing.
     """
 
     metric: str
     outcome: str
     direction: Literal["positive", "negative"]
-    minimum: Annotated[float, Ge(0), Le(1)] = 0.7
-    minimum_low: Annotated[float, Ge(0), Le(1)] = 0.4
     stronger_than: str | None = None
 
     @property

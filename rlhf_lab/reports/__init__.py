@@ -1,6 +1,6 @@
 """Report pages of runs, studies and comparisons.
 
 A page is a list of sections (sections.py), which page.py writes; start with report.py. The sections are in run/,
-study/, monitor/ and reward/, the page that compares two runs or studies is in comparison/, Jinja templates are in
-templates/. panels.py writes the page with the panels of the W&B dashboard. Packs add more sections and pages.
+study/, monitor/ and reward/, the page that compares two runs is in comparison/, Jinja templates are in
+templates/. Packs add more sections and pages.
 """

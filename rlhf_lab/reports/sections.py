@@ -48,7 +48,6 @@ STUDY = (
     "rlhf_lab.reports.study.claims:fronts",
     "rlhf_lab.reports.study.curves:curves",
     "rlhf_lab.reports.study.policies:samples",
-    "rlhf_lab.reports.study.policies:pairs",
     "rlhf_lab.reports.study.header:origin",
     "rlhf_lab.reports.study.header:jobs",
 )

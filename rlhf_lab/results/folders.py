@@ -20,7 +20,7 @@ def find_run(directory: Path | str) -> Path:
     if (directory / "study.json").is_file():
         raise DataError(f"{directory} is a study; name one of its jobs, such as {directory / 'jobs' / '0'}")
     if not (directory / "job.json").is_file():
-        raise DataError(no_result_message(directory))
+        raise DataError(_no_result_message(directory))
     job = read_object(directory / "job.json")
     if not job.get("run"):
         fault = str(job.get("error") or "it was interrupted").strip().splitlines()[-1]
@@ -32,7 +32,7 @@ def find_run(directory: Path | str) -> Path:
     return run
 
 
-def no_result_message(directory: Path) -> str:
+def _no_result_message(directory: Path) -> str:
     """Return a message on what a directory should have been, with run or study directories below or next to it."""
     search_root = directory if directory.is_dir() else directory.parent
     fault = f"{directory} does not exist"

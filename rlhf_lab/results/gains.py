@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.results.rundir import StoredRun, once_per_run
-from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
+from rlhf_lab.results.severity import monitor_state, sign_state
 from rlhf_lab.results.wording import p_equals, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate, clustered_mean, holm, paired_difference
 
@@ -214,13 +214,6 @@ def lights(run: StoredRun) -> list[Light]:
     if monitor := monitor_state(run, moves.get(truth)):
         shown.append(Light(MONITOR, *monitor))
     return shown
-
-
-def light_note(shown: Sequence[Light]) -> str:
-    """Return why the warning light of the monitor and those on held-out responses may differ; empty if they agree."""
-    states = {light.name: light.state for light in shown}
-    monitor = states.pop(MONITOR, None)
-    return disagreement(monitor, list(states.values()))
 
 
 def _reward_light(gains: dict[str, Comparison], moves: dict[str, int], truth: str) -> Light:

@@ -6,7 +6,6 @@ Numbers under two rewards share a name, but no scale.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.config import registry
@@ -19,11 +18,8 @@ OBSERVERS = ("monitor", "audit")
 """Settings in the section `reward` that observe a policy, and change no reward."""
 
 
-def reward_inputs(run: StoredRun, *, by_recipe: bool = False) -> dict[str, str]:
-    """Return role → key of the models that the reward of a run reads.
-
-    With `by_recipe`, a model that a recipe trained is named by that recipe.
-    """
+def reward_inputs(run: StoredRun) -> dict[str, str]:
+    """Return role → key of the models that the reward of a run reads."""
     terms = (run.settings.get("reward") or {}).get("terms") or {}
     known = registry.kinds("reward")  # the plug-in of a term may not be installed any more
     roles = {"reward"}
@@ -32,21 +28,14 @@ def reward_inputs(run: StoredRun, *, by_recipe: bool = False) -> dict[str, str]:
             settings: Any = registry.settings_class("reward", term["kind"])
             roles.add(settings.needs_role)
     needs = run.manifest.get("needs") or {}
-    names = {role: _model(need, by_recipe) for role, need in needs.items() if role in roles}
-    return {role: name for role, name in names.items() if name}
+    return {role: str(need["key"]) for role, need in needs.items() if role in roles and need.get("key")}
 
 
-def _model(need: Mapping[str, Any], by_recipe: bool) -> str:
-    """Return the key of a model in `needs` of a manifest; with `by_recipe`, the recipe that trained it, if any did."""
-    return str((by_recipe and need.get("recipe")) or need.get("key") or "")
-
-
-def reference_inputs(run: StoredRun, *, by_recipe: bool = False) -> dict[str, str]:
-    """Return role → key (or recipe) of the models that form the reference policy of a run; a soup has two."""
+def reference_inputs(run: StoredRun) -> dict[str, str]:
+    """Return role → key of the models that form the reference policy of a run; a soup has two."""
     needs = run.manifest.get("needs") or {}
     roles = ("reference",) if needs.get("reference") else ("policy", SOUP)
-    names = {role: _model(needs.get(role) or {}, by_recipe) for role in roles}
-    return {role: name for role, name in names.items() if name}
+    return {role: str(needs[role]["key"]) for role in roles if (needs.get(role) or {}).get("key")}
 
 
 def runs_user_reward(run: StoredRun) -> bool:
@@ -64,7 +53,7 @@ def user_code(run: StoredRun) -> dict[str, str] | None:
     return {label: digest for label, digest in digests.items() if not label.startswith("rlhf_lab/")}
 
 
-def scale_identity(run: StoredRun, metric: str, *, scored: bool = False, by_recipe: bool = False) -> str:
+def scale_identity(run: StoredRun, metric: str, *, scored: bool = False) -> str:
     """Return an identifier of the reward, source of gold and reference policy that a metric of a run depends on.
 
     Two runs are on one scale only if it is the same. It is empty if the metric depends on none of them, or if the run
@@ -73,7 +62,6 @@ def scale_identity(run: StoredRun, metric: str, *, scored: bool = False, by_reci
     Args:
         metric: name of the metric; "reward/TERM" depends on what `reward` depends on.
         scored: True if it is a number of the reward although its name does not say so.
-        by_recipe: True to identify a model by the recipe that trained it, which is the same for all seeds of a study.
     """
     relative_to = {*metric_of(metric).relative_to, *metric_of(metric.partition("/")[0]).relative_to}
     by_gold = "gold" in relative_to and run.has_gold
@@ -82,12 +70,12 @@ def scale_identity(run: StoredRun, metric: str, *, scored: bool = False, by_reci
     if scored or "reward" in relative_to or ("gold" in relative_to and not by_gold):
         reward = run.settings.get("reward") or {}
         settings = {name: value for name, value in reward.items() if name not in OBSERVERS}
-        parts += [settings, reward_inputs(run, by_recipe=by_recipe)] if settings else []
+        parts += [settings, reward_inputs(run)] if settings else []
         parts += [user_code(run)] if runs_user_reward(run) else []
     if by_gold:
         need = (run.manifest.get("needs") or {}).get("gold") or {}
-        parts.append(_model(need, by_recipe) or run.gold_source)
-    if "reference" in relative_to and (reference := reference_inputs(run, by_recipe=by_recipe)):
+        parts.append(str(need.get("key") or run.gold_source))
+    if "reference" in relative_to and (reference := reference_inputs(run)):
         parts.append(reference)
     # sorted, because the order of terms changes no reward
     return fingerprint(json.dumps(parts, sort_keys=True))[:16] if parts else ""

@@ -67,21 +67,6 @@ def reaction(run: StoredRun) -> str:
     return f"it multiplied the KL coefficient by {compact(factor)}" if factor > 1 else "training continued"
 
 
-def disagreement(monitor: str | None, light_states: list[str]) -> str:
-    """Return a sentence if the monitor and the warning lights on held-out responses disagree; empty if they agree."""
-    if monitor is None:
-        return ""
-    worst_light = next((state for state in ("bad", "watch", "good") if state in light_states), None)
-    alarmed = monitor in ("watch", "bad")
-    if worst_light is None or alarmed == (worst_light != "good"):
-        return ""
-    saw, show = ("raised an alarm", "no sign") if alarmed else ("saw nothing", "a sign")
-    return (
-        f"The monitor {saw}, but the held-out responses show {show}: the monitor compares training samples with those "
-        "of its warm-up, the lights compare responses to held-out prompts, last policy against first."
-    )
-
-
 def _scored_result(run: StoredRun, name: str) -> float | None:
     """Return a number of the run's result by name; None if it is missing or NaN."""
     value = run.results.get(name)

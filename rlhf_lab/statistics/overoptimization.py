@@ -9,11 +9,9 @@ gained over the reference follows
 Both are linear in (α, β) and 0 at d = 0, so ordinary least squares without intercept fits them. The reference itself
 (d = 0) is on every such curve; it carries no information and is left out.
 
-Primary interval: the curve is fitted per seed, and a Student t interval is computed over the seeds' α, β and ln d*.
-Policies along one run have the same noise, so a seed is the independent unit. With 3 seeds, t has 2 degrees of freedom
-and the interval is accordingly wide.
-Secondary interval: one fit through all points, with percentiles of a bootstrap over complete seeds. It is defined even
-if some seeds have no maximum, but it is too narrow with few seeds: 3 seeds have only 10 distinct resamples.
+The curve is fitted per seed, and a Student t interval is computed over the seeds' α, β and ln d*. Policies along one
+run have the same noise, so a seed is the independent unit. With 3 seeds, t has 2 degrees of freedom and the interval is
+accordingly wide.
 
 Each curve is also compared with the other one: both are fitted to all seeds but one, and the policies of that seed are
 scored by their log-likelihood under each.
@@ -33,7 +31,6 @@ from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import seed_mean
-from rlhf_lab.statistics.resampling import TAIL, resample_weights
 
 Form = Literal["bon", "rl"]
 PeakPosition = Literal["inside", "before", "beyond", "never"]
@@ -67,7 +64,12 @@ class Fit:
     @property
     def log_peak(self) -> float:
         """ln d*; inf if the curve has no maximum (β ≤ 0), −inf if it falls from the start (bon with α ≤ 0)."""
-        return _log_peak(self.form, np.array(self.alpha), np.array(self.beta)).item()
+        if not self.beta > 0:
+            return math.inf
+        ratio = self.alpha / self.beta
+        if self.form == "rl":
+            return ratio - 1
+        return math.log(ratio / 2) if ratio > 0 else -math.inf
 
     @property
     def peak_d(self) -> float:
@@ -82,7 +84,10 @@ class Fit:
     @property
     def peak_gain(self) -> float:
         """Gain at the maximum: α²/4β (bon), β·d* (rl); inf if there is none."""
-        return _peak_gain(self.form, np.array(self.alpha), np.array(self.beta)).item()
+        if not self.beta > 0:
+            return math.inf
+        # Inserting d* gives α·d*/2 (bon) and β·d* (rl).
+        return max(self.alpha, 0.0) * self.peak_d / 2 if self.form == "bon" else self.beta * self.peak_d
 
     @property
     def position(self) -> PeakPosition:
@@ -156,16 +161,12 @@ class SeedFits:
         left_out: number of seeds with fewer distances.
         over_seeds: means over the seeds' fits with t intervals. The KL of the maximum is a geometric mean with the
             interval of ln d*; it is None unless every seed has a maximum. Averaging α and β averages the curves.
-        pooled: one fit through all points of all seeds.
-        bootstrap: pooled fit with percentiles over resampled seeds; a bound is inf if resamples have no maximum.
         advantage: mean over seeds of `held_out_advantage`; None with fewer than two seeds.
     """
 
     fits: tuple[Fit, ...]
     left_out: int
     over_seeds: Summary
-    pooled: Fit
-    bootstrap: Summary
     advantage: Estimate | None
 
     def gain(self, d_N: ArrayLike) -> FloatArray:
@@ -173,8 +174,8 @@ class SeedFits:
         return np.mean([fit.gain(d_N) for fit in self.fits], axis=0)
 
 
-def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayLike, *, draws: int = 2000) -> SeedFits:
-    """Fit one curve per seed and one through all points; the module docstring describes the two intervals.
+def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayLike) -> SeedFits:
+    """Fit one curve per seed; the module docstring describes the intervals.
 
     Args:
         d_N, gain_N: (N,) distances √KL and gains over the reference of the same run.
@@ -192,13 +193,10 @@ def fit_over_seeds(form: Form, d_N: ArrayLike, gain_N: ArrayLike, seed_N: ArrayL
             "no seed has policies at two or more distances from the reference; evaluate several checkpoints of a run"
         )
     fits = tuple(fit_curve(form, distances, gains) for distances, gains in points_by_seed)
-    pooled = fit_curve(form, *_joined(points_by_seed))
     return SeedFits(
         fits=fits,
         left_out=len(seeds) - len(points_by_seed),
         over_seeds=_summarise_seeds(fits),
-        pooled=pooled,
-        bootstrap=_bootstrap_seeds(pooled, points_by_seed, draws),
         advantage=held_out_advantage(form, points_by_seed),
     )
 
@@ -250,40 +248,6 @@ def _summarise_seeds(fits: Sequence[Fit]) -> Summary:
     return Summary(seed_mean([fit.alpha for fit in fits]), seed_mean([fit.beta for fit in fits]), peak_kl, peak_gain)
 
 
-def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int) -> Summary:
-    """Return percentiles of the pooled fit over resampled seeds. The pooled value is always inside its interval.
-
-    Least squares only needs XᵀX and Xᵀy, which are sums over seeds. A draw adds up those of its seeds.
-    """
-    seeds = len(points_by_seed)
-    bases = [_basis(pooled.form, distances) for distances, _ in points_by_seed]
-    xtx_S22 = np.stack([basis.T @ basis for basis in bases])
-    xty_S2 = np.stack([basis.T @ gains for basis, (_, gains) in zip(bases, points_by_seed, strict=True)])
-    draw_counts_DS = resample_weights(seeds, draws)
-    xtx_D22 = np.einsum("ds,sij->dij", draw_counts_DS, xtx_S22)
-    xty_D2 = np.einsum("ds,si->di", draw_counts_DS, xty_S2)
-    alpha_D, beta_D = np.linalg.solve(xtx_D22, xty_D2[..., None])[..., 0].T
-    with np.errstate(over="ignore"):  # a resample whose maximum is far away overflows to inf, which is right
-        peak_kl_D = np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))
-    peak_gain_D = _peak_gain(pooled.form, alpha_D, beta_D)
-
-    def estimate(value: float, sampled_D: FloatArray) -> Estimate:
-        if seeds < 2:
-            return Estimate(value, -math.inf, math.inf, pooled.n, seeds)
-        # "inverted_cdf" returns one of the draws, so it never interpolates between a number and inf.
-        low, high = np.quantile(sampled_D, (TAIL, 1 - TAIL), method="inverted_cdf")
-        # Percentiles need not contain the value itself.
-        return Estimate(value, min(float(low), value), max(float(high), value), pooled.n, seeds)
-
-    turns = math.isfinite(pooled.peak_kl)
-    return Summary(
-        alpha=estimate(pooled.alpha, alpha_D),
-        beta=estimate(pooled.beta, beta_D),
-        peak_kl=estimate(pooled.peak_kl, peak_kl_D) if turns else None,
-        peak_gain=estimate(pooled.peak_gain, peak_gain_D) if turns else None,
-    )
-
-
 def _basis(form: Form, d_N: FloatArray) -> FloatArray:
     """Return the columns multiplied by α and β, (N, 2); 0·ln 0 is taken as 0."""
     # d·ln d tends to 0 at d = 0, so log(1) = 0 can replace log(0).
@@ -304,23 +268,6 @@ def _usable_points(d_N: ArrayLike, gain_N: ArrayLike) -> Points:
         raise NumericError(f"a distance √KL cannot be negative, but the minimum is {d_N.min():g}; pass √KL ≥ 0")
     usable = ~np.isnan(gain_N) & (d_N > 0)  # NaN > 0 is False, so this also drops NaN distances
     return d_N[usable], gain_N[usable]
-
-
-def _log_peak(form: Form, alpha_N: FloatArray, beta_N: FloatArray) -> FloatArray:
-    """Return ln d* elementwise; inf if β ≤ 0, −inf if a bon curve falls from the start."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = alpha_N / beta_N
-        log_d = np.log(np.maximum(ratio, 0) / 2) if form == "bon" else ratio - 1
-    return np.where(beta_N > 0, log_d, np.inf)
-
-
-def _peak_gain(form: Form, alpha_N: FloatArray, beta_N: FloatArray) -> FloatArray:
-    """Return the gain at d* elementwise; inf if the curve has no maximum."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        d_N = np.exp(_log_peak(form, alpha_N, beta_N))
-        # Inserting d* gives α·d*/2 (bon) and β·d* (rl).
-        top = np.maximum(alpha_N, 0) * d_N / 2 if form == "bon" else beta_N * d_N
-    return np.where(beta_N > 0, top, np.inf)
 
 
 def _exp(value: float) -> float:

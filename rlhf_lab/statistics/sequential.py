@@ -119,14 +119,6 @@ def one_sided_p(looks: Looks, shift: float = 0.0) -> FloatArray:
     return level_of(_smallest_p(looks.mean_L - shift, looks))
 
 
-def difference_p(looks: Looks) -> FloatArray:
-    """Return the (…, L) sequential p-values of "the mean is 0", against either direction.
-
-    Twice the smaller p-value of the two directions, which at every look is that of the direction of the mean.
-    """
-    return np.minimum(1.0, 2 * level_of(_smallest_p(np.abs(looks.mean_L), looks)))
-
-
 def _smallest_p(gap_L: FloatArray, looks: Looks) -> FloatArray:
     """Return q, the smallest weighted one-sided p-value of a gap above 0 up to each look, (…, L)."""
     count_L = looks.count_L

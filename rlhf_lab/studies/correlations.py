@@ -2,7 +2,7 @@
 
 A unit is one combination of the swept settings other than the seed; its numbers are means over its seeds. Ranks are
 taken within each value of the study's `by`, so that a correlation does not come from differences between its values.
-Each claim states a minimum size of the correlation. It is registered when the study first runs, and seeds that were
+The claimed size is `MINIMUM`. A claim is registered when the study first runs, and seeds that were
 seen before do not count for it (`registration.py`). Correlations are not part of the family of the study's `predicts`,
 and their intervals are not adjusted for their number.
 """
@@ -22,6 +22,7 @@ from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.rank_correlation import MIN_UNITS, CorrelationDifference, compare_predictors, rank_correlation
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, seen_seeds, without_seeds
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.registration import MINIMUM, MINIMUM_LOW
 from rlhf_lab.studies.verdict import after_look_sentence, excluded_seeds, setting_for_other_seeds
 
 HEADINGS = ("claim", "here", "units", "correlation", "each panel")
@@ -95,9 +96,9 @@ def decide(
 ) -> str:
     """Return the verdict on a claim.
 
-    Confirmed: the pooled correlation and that of every panel have the claimed sign and at least the size `minimum`, the
-    interval of the pooled one lies beyond `minimum_low`, and that of the difference from a rival lies above 0. Not
-    confirmed: the interval of the pooled correlation ends below `minimum`, or that of the difference below 0.
+    Confirmed: the pooled correlation and that of every panel have the claimed sign and at least the size `MINIMUM`, the
+    interval of the pooled one lies beyond `MINIMUM_LOW`, and that of the difference from a rival lies above 0. Not
+    confirmed: the interval of the pooled correlation ends below `MINIMUM`, or that of the difference below 0.
     """
     sign = -1 if claim["direction"] == "negative" else 1
     # an estimate is NaN if too few units have both metrics
@@ -105,10 +106,10 @@ def decide(
         return UNTESTED
     weak_end, strong_end = sorted((sign * pooled.low, sign * pooled.high))
     gap = difference.difference if difference is not None else None
-    if strong_end < claim["minimum"] or (gap is not None and gap.high < 0):
+    if strong_end < MINIMUM or (gap is not None and gap.high < 0):
         return REFUTED
     sizes = [sign * estimate.mean for estimate in (pooled, *panels)]
-    is_strong = all(size >= claim["minimum"] for size in sizes) and weak_end > claim["minimum_low"]
+    is_strong = all(size >= MINIMUM for size in sizes) and weak_end > MINIMUM_LOW
     return CONFIRMED if is_strong and (gap is None or gap.low > 0) else UNCLEAR
 
 
@@ -116,7 +117,7 @@ def correlation_in_words(claim: Mapping[str, Any]) -> str:
     """Return a claim in words, for example "attack gain and gold lost are correlated by −0.7 or more"."""
     sign = "−" if claim["direction"] == "negative" else "+"
     words = (
-        f"{metric_phrase(claim['metric'])} has a rank correlation of {sign}{claim['minimum']:g} or stronger with "
+        f"{metric_phrase(claim['metric'])} has a rank correlation of {sign}{MINIMUM:g} or stronger with "
         f"{metric_phrase(claim['outcome'])}"
     )
     if claim.get("stronger_than"):

@@ -2,7 +2,7 @@
 
 A study enables them with `curves: overoptimization`. Every evaluated policy of every completed job is a point: its gain
 over the first policy of the same run, at d = √KL. Best-of-n levels use the curve of best-of-n, all others that of
-training. `statistics/overoptimization.py` describes both curves and the two kinds of interval.
+training. `statistics/overoptimization.py` describes both curves and their intervals.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ HEADINGS = (
 )
 FORMULAS: dict[Form, str] = {"bon": "d(α − βd)", "rl": "d(α − β ln d)"}
 NOTE = (
-    "d = √KL, nats per response; gain over the first policy of the same run. “seeds”: one curve per seed, t interval "
-    "over seeds (primary; the KL is a geometric mean). “pooled”: one curve, percentiles over resampled seeds; too "
-    "narrow with few seeds. The curves are those of arXiv:2210.10760. “against the other curve”: log-likelihood of a "
-    "seed's gains under the curve fitted to all other seeds, minus that under d(α − βd) for training or d(α − β ln d) "
-    "for best-of-n, in nats per policy; above 0 the row's own curve predicts better."
+    "d = √KL, nats per response; gain over the first policy of the same run. One curve per seed, t interval over "
+    "seeds (the KL is a geometric mean). The curves are those of arXiv:2210.10760. “against the other curve”: "
+    "log-likelihood of a seed's gains under the curve fitted to all other seeds, minus that under d(α − βd) for "
+    "training or d(α − β ln d) for best-of-n, in nats per policy; above 0 the row's own curve predicts better."
 )
 
 
@@ -119,7 +118,7 @@ def _fit_metric(form: Form, points: pd.DataFrame, metric: str) -> tuple[SeedFits
 
 
 def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
-    """Return the table of gold fits as text, in the order of HEADINGS: two rows per level, one per kind of interval."""
+    """Return the table of gold fits as text, in the order of HEADINGS: one row per level."""
     rows: list[tuple[str, ...]] = []
     for curve in curves:
         if curve.gold is None:
@@ -128,19 +127,16 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
         seed_fits = curve.gold.fits
         mean_r2 = float(np.mean([fit.r_squared for fit in seed_fits]))
         seed_count = f"{len(seed_fits)} seed{'s' * (len(seed_fits) != 1)}"
-        pooled = curve.gold.pooled
         advantage = "–" if curve.gold.advantage is None else signed(curve.gold.advantage)
-        for name, summary, fits, r2, against in (
-            (seed_count, curve.gold.over_seeds, seed_fits, mean_r2, advantage),
-            ("pooled", curve.gold.bootstrap, (pooled,), pooled.r_squared, "–"),
-        ):
-            kl = gain = _turning_count(fits)
-            if summary.peak_kl and summary.peak_gain and not any(fit.falls for fit in fits):
-                kl, gain = _on_ratio_scale(summary.peak_kl), _with_open_end(summary.peak_gain)
-                if not all(fit.position == "inside" for fit in fits):
-                    kl += " (extrapolated)"
-            alpha, beta = _with_open_end(summary.alpha), _with_open_end(summary.beta)
-            rows.append((curve.level, FORMULAS[curve.form], name, alpha, beta, kl, gain, compact(r2), against))
+        summary = curve.gold.over_seeds
+        kl = gain = _turning_count(seed_fits)
+        if summary.peak_kl and summary.peak_gain and not any(fit.falls for fit in seed_fits):
+            kl, gain = _on_ratio_scale(summary.peak_kl), compact(summary.peak_gain)
+            if not all(fit.position == "inside" for fit in seed_fits):
+                kl += " (extrapolated)"
+        alpha, beta = compact(summary.alpha), compact(summary.beta)
+        form = FORMULAS[curve.form]
+        rows.append((curve.level, form, seed_count, alpha, beta, kl, gain, compact(mean_r2), advantage))
     return rows
 
 
@@ -153,17 +149,12 @@ def _turning_count(fits: Sequence[Fit]) -> str:
     return f"{falling} of {len(fits)} fall from the start" if falling else f"{turning} of {len(fits)} turn"
 
 
-def _with_open_end(value: Estimate) -> str:
-    """Format an estimate whose upper bound alone may be infinite."""
-    if math.isfinite(value.low) and not math.isfinite(value.high):
-        return f"{compact(value.mean)} [{compact(value.low)}, ∞]"
-    return compact(value)
-
-
 def _on_ratio_scale(value: Estimate) -> str:
     """Format an estimate on a ratio scale: if the bounds differ widely, each has its own number of digits."""
+    if math.isfinite(value.low) and not math.isfinite(value.high):
+        return f"{compact(value.mean)} [{compact(value.low)}, ∞]"
     if not value.bounded or value.high < 2 * value.low:
-        return _with_open_end(value)
+        return compact(value)
     numbers = (value.mean, value.low, value.high)
     mean, low, high = ("<0.01" if 0 <= number < 0.005 else compact(number) for number in numbers)
     return f"{mean} [{low}, {high}]"

@@ -58,10 +58,8 @@ class Study:
         arms: name of an arm → its settings, if the study compares arms.
         fronts, correlations, rates, crossings: plain values of `ParetoSettings` and so on in `study_settings`.
         prompts: job → metrics of its last policy by prompt, if all seeds are tested on the same prompts.
-        worlds: completed job → `StoredRun.world`.
         log: looks of a study that stops when its claims are decided; None for a study with a fixed list of seeds.
-        registration: registered claims, in the order of `predicts`; empty for a study written before claims were
-            registered.
+        registration: registered claims, in the order of `predicts`; empty for the study of a search.
         provenance: where the numbers come from, as of the last page; empty for a study without a page.
     """
 
@@ -90,7 +88,6 @@ class Study:
     rates: tuple[Mapping[str, Any], ...] = ()
     crossings: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
-    worlds: Mapping[int, str] = field(default_factory=dict)
     log: LookLog | None = None
     registration: Registration = field(default_factory=Registration)
     provenance: Provenance = field(default_factory=Provenance)
@@ -171,7 +168,6 @@ def read_study(directory: Path | str) -> Study:
     gold_sources: dict[str, None] = {}
     replication = Replication.from_dict(plan["replication"])
     prompts: dict[int, pd.DataFrame] = {}
-    worlds: dict[int, str] = {}
     for i, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
         job_index = int(job.get("index", i))
@@ -180,7 +176,6 @@ def read_study(directory: Path | str) -> Study:
         rows.append({**row, RUN_SEED: job.get("seed"), **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
             gold_sources |= {run.gold_source: None} if run.has_gold else {}
-            worlds[row["index"]] = run.world
             # Values by prompt are only needed if seeds and prompts are crossed.
             if replication.shares_prompts and len(run.evaluation):
                 last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
@@ -221,7 +216,6 @@ def read_study(directory: Path | str) -> Study:
         rates=tuple(plan.get("rates") or ()),
         crossings=tuple(plan.get("crossings") or ()),
         prompts=prompts,
-        worlds=worlds,
         log=log,
         registration=Registration.from_dict(plan["registration"]) if "registration" in plan else Registration(),
         provenance=Provenance.from_dict(plan["provenance"]) if "provenance" in plan else Provenance(),

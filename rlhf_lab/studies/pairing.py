@@ -1,4 +1,4 @@
-"""Selection of the jobs that are compared with each other, within a study and across two studies."""
+"""Selection of the jobs that are compared with each other within a study."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,10 +29,9 @@ DIRECTORY = "registrations"
 FIXED_LIST = "one test of a fixed list of seeds, 5 % after Holm"
 SEQUENTIAL = "a test after every seed until decided, 5 % after Holm"
 RANKS = "rank correlation over settings, 95 % interval"
+MINIMUM, MINIMUM_LOW = 0.7, 0.4
+"""Claimed size of a rank correlation in each panel and pooled, and bound that the interval of the pooled one passes."""
 RATE = "rate over runs, interval clustered by seed, 95 % after Bonferroni"
-
-JOB_SETTINGS = "job_settings"
-"""Entry of a claim's meaning: hash of the settings of the jobs that it is about, without their seeds."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class RegisteredClaim:
         meaning: what the claim says, see `claim_meaning`, `correlation_meaning` and `rate_meaning`.
         date: time of the registration.
         seen: seeds that had been looked at by then; they cannot decide the claim.
-        replaces: hash of the claim that this one is a change of; empty for a claim that was added.
         withdrawn: time at which a run no longer had the claim; empty for a claim that stands.
     """
 
@@ -52,12 +50,11 @@ class RegisteredClaim:
     meaning: Mapping[str, Any]
     date: str
     seen: tuple[int, ...] = ()
-    replaces: str = ""
     withdrawn: str = ""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RegisteredClaim:
-        return cls(**{**values, "seen": tuple(values["seen"])})
+        return cls(values["hash"], values["meaning"], values["date"], tuple(values["seen"]), values["withdrawn"])
 
 
 @dataclass(frozen=True)
@@ -104,20 +101,13 @@ class Registration:
         seen = self.seen
         entries = {entry.hash: entry for entry in self.entries}
         hashes = [fingerprint(meaning) for meaning in meanings]
-        # Claims that were registered before version 0.17, without the settings of their jobs, keep their entry.
-        earlier_hashes = [fingerprint(without_job_settings(meaning)) for meaning in meanings]
-        pairs = zip(hashes, earlier_hashes, strict=True)
-        adopted = {claim_hash: entries[earlier] for claim_hash, earlier in pairs if earlier in entries}
-        known = {*hashes, *(entry.hash for entry in adopted.values())}
-        vanished = [entry for entry in entries.values() if entry.hash not in known]
         present = []
         for claim_hash, meaning in zip(hashes, meanings, strict=True):
-            entry = entries.get(claim_hash) or adopted.get(claim_hash)
-            if entry is None:
-                replaces = _replaced(meaning, [old for old in vanished if not old.withdrawn], seen)
-                entry = RegisteredClaim(claim_hash, meaning, date, seen, replaces)
+            entry = entries.get(claim_hash) or RegisteredClaim(claim_hash, meaning, date, seen)
             present.append(dataclasses.replace(entry, withdrawn=""))
-        looked_at = [entry for entry in vanished if _was_looked_at(entry, seen)]
+        vanished = [entry for entry in entries.values() if entry.hash not in hashes]
+        # A claim is forgotten if no seed was looked at after it was registered.
+        looked_at = [entry for entry in vanished if not set(seen) <= set(entry.seen)]
         withdrawn = tuple(dataclasses.replace(entry, withdrawn=entry.withdrawn or date) for entry in looked_at)
         claims, correlations, rates = (
             tuple(entry for entry in present if kind_of(entry.meaning) == kind)
@@ -137,38 +127,12 @@ class Registration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Registration:
-        # Correlations and rates were not registered at first.
-        lists = (values["claims"], values.get("correlations", ()), values.get("rates", ()), values["withdrawn"])
-        claims, correlations, rates, withdrawn = (tuple(map(RegisteredClaim.from_dict, entries)) for entries in lists)
+        claims, correlations, rates, withdrawn = (
+            tuple(map(RegisteredClaim.from_dict, values[name]))
+            for name in ("claims", "correlations", "rates", "withdrawn")
+        )
         looks = tuple(SeedLook(look["date"], tuple(look["seeds"])) for look in values["looks"])
         return cls(str(values["name"]), claims, correlations, rates, withdrawn, looks)
-
-
-def _was_looked_at(entry: RegisteredClaim, seen: Collection[int]) -> bool:
-    """Return True if some seed was looked at after a claim was registered."""
-    return not set(seen) <= set(entry.seen)
-
-
-def _replaced(meaning: Mapping[str, Any], vanished: Sequence[RegisteredClaim], seen: Collection[int]) -> str:
-    """Return the hash of the removed claim that a new claim replaces; empty if the new claim is an addition.
-
-    The replaced claim has the same kind and metric, and agrees with the new claim in most respects.
-    """
-    like = (kind_of(meaning), meaning["metric"])
-    candidates = [entry for entry in vanished if (kind_of(entry.meaning), entry.meaning["metric"]) == like]
-    if not candidates:
-        return ""
-
-    def agreement(entry: RegisteredClaim) -> int:
-        return sum(entry.meaning.get(name) == value for name, value in meaning.items())
-
-    old = max(candidates, key=agreement)
-    # A change of a change that nobody looked at is a change of the original claim.
-    return old.hash if _was_looked_at(old, seen) else old.replaces
-
-
-def without_job_settings(meaning: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in meaning.items() if name != JOB_SETTINGS}
 
 
 def claim_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,8 +179,8 @@ def correlation_meaning(plan: Mapping[str, Any], claim: Mapping[str, Any]) -> di
         "direction": claim["direction"],
         "method": RANKS,
         "metric": claim["metric"],
-        "minimum": float(claim["minimum"]),
-        "minimum_low": float(claim["minimum_low"]),
+        "minimum": MINIMUM,
+        "minimum_low": MINIMUM_LOW,
         "outcome": claim["outcome"],
         "settings": _swept_values(plan),
         "stronger_than": claim.get("stronger_than"),
@@ -243,9 +207,9 @@ def _all_arms(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _job_settings(jobs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a hash of the settings of jobs as a part of a claim's meaning; empty for jobs of older studies."""
-    settings = sorted({job["settings"] for job in jobs if "settings" in job})
-    return {JOB_SETTINGS: fingerprint(settings)} if settings else {}
+    """Return a hash of the settings of jobs as a part of a claim's meaning; empty without jobs."""
+    settings = sorted({job["settings"] for job in jobs})
+    return {"job_settings": fingerprint(settings)} if settings else {}
 
 
 def _swept_values(plan: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -298,7 +262,7 @@ def register(directory: Path, name: str, plan: Mapping[str, Any]) -> Registratio
 
 
 def record_look(directory: Path, jobs: Iterable[int]) -> Registration:
-    """Record that the results of jobs (indices) are shown. Return the study's registration; empty for an old study."""
+    """Record that the results of jobs (indices) are shown. Return the registration; empty for the study of a search."""
     plan = read_object(directory / "study.json")
     if "registration" not in plan:
         return Registration()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rlhf_lab.studies.correlations import correlation_in_words
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.rates import rate_in_words
-from rlhf_lab.studies.registration import RegisteredClaim, Registration, kind_of, without_job_settings
+from rlhf_lab.studies.registration import RegisteredClaim, kind_of
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.verdict import claim_in_words
 
@@ -21,15 +21,15 @@ def registration_lines(study: Study) -> list[str]:
     if not registration.entries:
         return []
     lines = [
-        *_claim_lines("Claim", registration.claims, registration),
-        *_claim_lines("Correlation", registration.correlations, registration),
-        *_claim_lines("Rate", registration.rates, registration),
+        *_claim_lines("Claim", registration.claims),
+        *_claim_lines("Correlation", registration.correlations),
+        *_claim_lines("Rate", registration.rates),
         *(_withdrawn_line(study, entry) for entry in registration.withdrawn),
     ]
     return [*lines, *_look_lines(study)]
 
 
-def _claim_lines(kind: str, claims: Sequence[RegisteredClaim], registration: Registration) -> list[str]:
+def _claim_lines(kind: str, claims: Sequence[RegisteredClaim]) -> list[str]:
     numbered = list(enumerate(claims, start=1))
     first = [(number, entry) for number, entry in numbered if not entry.seen]
     later = [(number, entry) for number, entry in numbered if entry.seen]
@@ -45,19 +45,8 @@ def _claim_lines(kind: str, claims: Sequence[RegisteredClaim], registration: Reg
         )
         # only claims of `predicts` form families
         line += ", and it is adjusted separately from earlier claims." if kind_of(entry.meaning) == "claim" else "."
-        if entry.replaces:
-            line += f" It replaces {entry.replaces[:SHOWN_DIGITS]}{_same_claim(entry, registration)}."
         lines.append(line)
     return lines
-
-
-def _same_claim(entry: RegisteredClaim, registration: Registration) -> str:
-    """Return a remark if a claim differs from the one that it replaces only in the settings of its jobs, else ""."""
-    said = without_job_settings(entry.meaning)
-    for old in registration.withdrawn:
-        if old.hash == entry.replaces and without_job_settings(old.meaning) == said:
-            return ", the same claim about jobs with other settings"
-    return ""
 
 
 def _withdrawn_line(study: Study, entry: RegisteredClaim) -> str:

@@ -1,9 +1,9 @@
 """Inference of a study: means of levels and differences between them, over the study's seeds.
 
-The tables, claims and conclusions of a study, and those of two compared studies, all use these numbers. If each seed is
-tested on separate prompts, a seed is one independent value (`statistics/inference.py`). If all seeds use the same test
-prompts, seeds and prompts are crossed (`statistics/crossed.py`). For a metric that is not a mean over prompts, the
-standard error that each run states is then added.
+The tables, claims and conclusions of a study all use these numbers. If each seed is tested on separate prompts, a seed
+is one independent value (`statistics/inference.py`). If all seeds use the same test prompts, seeds and prompts are
+crossed (`statistics/crossed.py`). For a metric that is not a mean over prompts, the standard error that each run states
+is then added.
 
 Claims of direction are judged at every look on the scale of their metric: logarithms of amounts, logits of rates.
 Differences of amounts such as KL, tokens and seconds are skewed, because the larger side also varies more, and so are
@@ -54,8 +54,6 @@ RULE_SHARED = (
 """Description of the test of a difference, for a page of a study that tests all seeds on the same prompts."""
 OUTCOMES = re.compile(r"gold_fell$|gold_undecided$|in_time/|false/")
 """Metrics that are 0 or 1 in every run."""
-Side = tuple[Study, pd.DataFrame]
-"""Completed jobs, and the study that they belong to."""
 LEANING = 5
 """Maximum factor on a run's standard error, reached if its interval is completely one-sided."""
 SMALLEST_AMOUNT = 1e-3
@@ -63,13 +61,40 @@ SMALLEST_AMOUNT = 1e-3
 
 
 def level_mean(study: Study, metric: str, level: str) -> Estimate:
-    return jobs_mean(study, metric, study.completed[study.completed["level"] == level])
+    jobs = study.completed[study.completed["level"] == level]
+    values_N, seed_N = jobs[metric].to_numpy(dtype=float), seeds(jobs)
+    if OUTCOMES.match(metric):
+        return clustered_rate(values_N, seed_N)
+    lower_N = min_sd(values_N, errors_near_bounds(jobs, metric))
+    tables = _prompt_tables(study, metric, [jobs])
+    if tables is not None and len(set(seed_N)) == len(jobs):  # crossing needs one run per seed
+        return crossed_mean(tables[0], min_sd_S=lower_N)
+    mean = clustered_mean(values_N, seed_N, min_sd_N=lower_N)
+    # Shared prompts make the runs dependent; without values by prompt, the error of one run is added.
+    if study.replication.shares_prompts:
+        return _add_prompt_error(mean, run_errors(jobs, metric))
+    return mean
 
 
 def level_difference(study: Study, metric: str, level: str, versus: str | None = None) -> Comparison | None:
     """Return the difference of a level from another (the baseline by default), paired by seed; None without a pair."""
     sides = _jobs_of_pairs(study, metric, level, versus)
-    return None if sides is None else jobs_difference(metric, (study, sides[0]), (study, sides[1]))
+    if sides is None:
+        return None
+    a_N, b_N = (jobs[metric].to_numpy(dtype=float) for jobs in sides)
+    seed_N = seeds(sides[0])
+    if OUTCOMES.match(metric):
+        return within_rate_bounds(paired_difference(a_N, b_N, seed_N, min_sd_N=min_sd_of_outcomes(a_N, b_N)))
+    lower_N = np.hypot(*(min_sd(jobs[metric], errors_near_bounds(jobs, metric)) for jobs in sides))
+    tables = _prompt_tables(study, metric, sides)
+    if tables is not None and len(set(seed_N)) == len(seed_N):  # crossing needs one pair of runs per seed
+        return crossed_difference(*tables, min_sd_S=lower_N)
+    comparison = paired_difference(a_N, b_N, seed_N, min_sd_N=lower_N)
+    if not study.replication.shares_prompts:
+        return comparison
+    # Both sides are treated as tested on independent prompts, which is conservative.
+    errors_N = np.hypot(*(run_errors(jobs, metric) for jobs in sides))
+    return _add_prompt_error_to_difference(comparison, errors_N)
 
 
 def _jobs_of_pairs(
@@ -91,40 +116,6 @@ def shared_bound(study: Study, metric: str, level: str, versus: str | None = Non
     if not len(pairs):
         return ""
     return "ceiling" if (pairs == high).all(axis=None) else "floor" if (pairs == low).all(axis=None) else ""
-
-
-def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
-    values_N, seed_N = jobs[metric].to_numpy(dtype=float), seeds(jobs)
-    if OUTCOMES.match(metric):
-        return clustered_rate(values_N, seed_N)
-    lower_N = min_sd(values_N, errors_near_bounds(jobs, metric))
-    tables = _prompt_tables(metric, [(study, jobs)])
-    if tables is not None and len(set(seed_N)) == len(jobs):  # crossing needs one run per seed
-        return crossed_mean(tables[0], min_sd_S=lower_N)
-    mean = clustered_mean(values_N, seed_N, min_sd_N=lower_N)
-    # Shared prompts make the runs dependent; without values by prompt, the error of one run is added.
-    if study.replication.shares_prompts:
-        return _add_prompt_error(mean, run_errors(jobs, metric))
-    return mean
-
-
-def jobs_difference(metric: str, a: Side, b: Side) -> Comparison:
-    """Compare jobs of side a with their partners of side b, row by row, clustered by the seeds of a."""
-    (study_a, jobs_a), (study_b, jobs_b) = a, b
-    a_N, b_N = (jobs[metric].to_numpy(dtype=float) for jobs in (jobs_a, jobs_b))
-    seed_N = seeds(jobs_a)
-    if OUTCOMES.match(metric):
-        return within_rate_bounds(paired_difference(a_N, b_N, seed_N, min_sd_N=min_sd_of_outcomes(a_N, b_N)))
-    lower_N = np.hypot(*(min_sd(jobs[metric], errors_near_bounds(jobs, metric)) for jobs in (jobs_a, jobs_b)))
-    tables = _prompt_tables(metric, [a, b])
-    if tables is not None and len(set(seed_N)) == len(seed_N):  # crossing needs one pair of runs per seed
-        return crossed_difference(*tables, min_sd_S=lower_N)
-    comparison = paired_difference(a_N, b_N, seed_N, min_sd_N=lower_N)
-    if not (study_a.replication.shares_prompts or study_b.replication.shares_prompts):
-        return comparison
-    # Both sides are treated as tested on independent prompts, which is conservative.
-    errors_N = np.hypot(run_errors(jobs_a, metric), run_errors(jobs_b, metric))
-    return _add_prompt_error_to_difference(comparison, errors_N)
 
 
 def run_errors(jobs: pd.DataFrame, metric: str) -> FloatArray:
@@ -156,13 +147,13 @@ def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
     return errors_N * np.maximum(1.0, LEANING * lean_N)
 
 
-def _prompt_tables(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | None:
-    """Return the runs × prompts table of each side.
+def _prompt_tables(study: Study, metric: str, sides: Sequence[pd.DataFrame]) -> list[pd.DataFrame] | None:
+    """Return the runs × prompts table of the jobs of each side.
 
     None unless all runs have the same prompts and the metric of every run is the mean over its prompts.
     """
     tables: list[pd.DataFrame] = []
-    for study, jobs in sides:
+    for jobs in sides:
         values = [study.prompts[index][metric] for index in jobs["index"] if metric in study.prompts.get(index, ())]
         # Crossing needs two runs, and values by prompt for each of them.
         if len(values) < 2 or len(values) < len(jobs):

@@ -1,6 +1,6 @@
-"""Panels of the dashboard: one list for W&B (`dashboard.py`) and for the local page (`reports/panels.py`).
+"""Panels of the W&B dashboard, which `dashboard.py` makes.
 
-Curves have a run's `step` as x axis. Bars show the final value of a metric, `final/<metric>` in W&B. In a study, bars
+Curves have a run's `step` as x axis. Bars show the final value of a metric, `final/<metric>`. In a study, bars
 and the curves of the last section are grouped by level, the value of the compared setting.
 """
 

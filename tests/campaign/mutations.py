@@ -778,10 +778,6 @@ reversed_pair_keeps_its_lengths in PairInputs.reversed
     CREAM's reversed pair is divided by the lengths of the other responses
     - PairTokens(self.tokens.rejected, self.tokens.chosen)
     + self.tokens
-bootstrap_of_the_peak_in_distance in _bootstrap_seeds
-    the interval of the KL at the peak is that of its square root
-    - np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))
-    + np.exp(_log_peak(pooled.form, alpha_D, beta_D))
 peak_of_seeds_in_distance in _summarise_seeds
     the KL at the peak is its square root
     - _exp(2 * value)
@@ -998,10 +994,6 @@ sequential_normal_tails in _smallest_p
     three seeds decide by the normal distribution
     - stdtr(count_L - 1, -t_L)
     + stdtr(1e6 * count_L, -t_L)
-sequential_one_direction in difference_p
-    the wrong-verdict rate of claims of direction is doubled
-    - 2 * level_of(_smallest_p(np.abs(looks.mean_L), looks))
-    + level_of(_smallest_p(np.abs(looks.mean_L), looks))
 sequential_two_sided_once in sequential.two_sided
     the better of two directions is tested as if it had been named before
     - 2 * np.minimum(first_L, second_L)

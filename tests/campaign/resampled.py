@@ -30,7 +30,7 @@ from rlhf_lab.core.metrics import scale_of
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.statistics.inference import min_sd
-from rlhf_lab.statistics.sequential import difference_p, looks_at
+from rlhf_lab.statistics.sequential import beyond_p, looks_at
 from rlhf_lab.studies.replicates import log_scale, logit_scale
 
 ALPHA = 0.05
@@ -84,7 +84,7 @@ def false_verdicts(values: Mapping[str, FloatArray], studies: int, seed: int = 0
     for study in range(studies):
         order = rng.permutation(runs)
         first, second = order[:pairs], order[pairs : 2 * pairs]
-        p_CL = np.stack([difference_p(looks_at(value_N[first] - value_N[second])) for value_N in values.values()])
+        p_CL = np.stack([beyond_p(looks_at(value_N[first] - value_N[second]), 0.0) for value_N in values.values()])
         # Holm decides something exactly if the smallest p-value is at most α over the number of claims
         reached = np.flatnonzero(p_CL.min(axis=0) <= ALPHA / len(values))
         if len(reached):

@@ -28,7 +28,6 @@ from rlhf_lab.statistics.sequential import (
     FIRST,
     LAST,
     beyond_p,
-    difference_p,
     discordant_p,
     looks_at,
     same_p,
@@ -56,7 +55,7 @@ def differences(sample: Callable[[np.random.Generator, tuple[int, int]], FloatAr
     """Claims of a difference whose paired differences come from a distribution with mean 0."""
 
     def draw(rng: np.random.Generator, studies: int) -> FloatArray:
-        return at_horizons(difference_p(looks_at(sample(rng, (studies, HORIZONS[-1])))))
+        return at_horizons(beyond_p(looks_at(sample(rng, (studies, HORIZONS[-1]))), 0.0))
 
     return draw
 
@@ -90,8 +89,8 @@ def amounts(scale: str) -> Draw:
         shape = (studies, HORIZONS[-1])
         log_a, log_b = rng.normal(0, 1, shape), rng.normal(0, 0.1, shape)
         if scale == "log":
-            return at_horizons(difference_p(looks_at(log_a - log_b)))
-        return at_horizons(difference_p(looks_at(np.exp(log_a - 1 / 2) - np.exp(log_b - 0.1**2 / 2))))
+            return at_horizons(beyond_p(looks_at(log_a - log_b), 0.0))
+        return at_horizons(beyond_p(looks_at(np.exp(log_a - 1 / 2) - np.exp(log_b - 0.1**2 / 2)), 0.0))
 
     return draw
 
@@ -190,7 +189,7 @@ def some_true(studies: int) -> Table:
         rng = np.random.default_rng([3, int(10 * effect)])
         p_CNH = np.stack(
             [
-                at_horizons(difference_p(looks_at(rng.standard_normal((studies, HORIZONS[-1])) + shift)))
+                at_horizons(beyond_p(looks_at(rng.standard_normal((studies, HORIZONS[-1])) + shift), 0.0))
                 for shift in (effect, effect, effect, 0.0, 0.0, 0.0)
             ]
         )
@@ -230,7 +229,7 @@ def power(studies: int) -> Table:
         for size in FAMILIES:
             rng = np.random.default_rng([4, int(10 * effect), size])
             gaps_CNL = rng.standard_normal((size, studies, last)) + effect
-            decided_NL = rejections(difference_p(looks_at(gaps_CNL))).all(axis=0)
+            decided_NL = rejections(beyond_p(looks_at(gaps_CNL), 0.0)).all(axis=0)
             seeds_N = np.where(decided_NL.any(axis=1), decided_NL.argmax(axis=1) + 1, last)
             fixed = [fixed_seeds(effect, size, aim) for aim in (0.8, 0.95)]
             ratios.append(seeds_N.mean() / fixed[1])

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not INSTALLED, reason="chromium is not installed: pages are not rendered"),
 ]
-PAGES = ("run", "study", "comparison", "comparison of studies")
+PAGES = ("run", "study", "comparison")
 TAB, RIGHT = 9, 39
 
 INTERACTIVE = "a[href], button, select, input, summary, [tabindex='0']"
@@ -75,12 +75,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("pages")
     first, second = write_run(root, "first"), write_run(root, "second", seed=1, lift=0.8)
     study = write_study(root, seeds=3, failed=(2,))
-    later = write_study(root / "later", seeds=2, lift=2.0)
     return {
         "run": write_report(first),
         "study": write_report(study),
         "comparison": compare(first, second, to=root / "comparison").page,
-        "comparison of studies": compare(study, later, to=root / "studies").page,
     }
 
 

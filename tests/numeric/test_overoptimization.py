@@ -91,61 +91,28 @@ def test_planted_curves_are_covered_at_the_stated_rate(form, peak_kl):
     """The t interval over three seeds holds the planted α, β and peak in about 95 of 100 studies."""
     model_copies = np.zeros(3)
     for trial in range(200):
-        found = fit_over_seeds(form, *planted(form, 3, trial), draws=10).over_seeds
+        found = fit_over_seeds(form, *planted(form, 3, trial)).over_seeds
         assert found.peak_kl is not None
         truths = ((found.alpha, 1.2), (found.beta, 0.5), (found.peak_kl, peak_kl))
         model_copies += [estimate.low <= truth <= estimate.high for estimate, truth in truths]
     assert (model_copies / 200 >= 0.90).all(), model_copies / 200
 
 
-def test_seeds_that_do_not_turn_leave_the_peak_to_the_pooled_fit():
+def test_a_seed_that_does_not_turn_leaves_the_peak_undefined():
     d, gain, seed = planted("bon", 4, 0)
     gain = np.where(seed == 3, d * (1 + 0.01 * d), gain)
     found = fit_over_seeds("bon", d, gain, seed)
     assert [fit.position for fit in found.fits] == ["inside"] * 3 + ["never"]
     assert found.over_seeds.peak_kl is None and found.over_seeds.peak_gain is None
-    assert found.bootstrap.peak_kl is not None and math.isfinite(found.bootstrap.peak_kl.low)
 
 
 def test_one_seed_has_no_interval_and_a_seed_with_one_distance_is_left_out():
     d, gain, seed = planted("rl", 1, 0)
     found = fit_over_seeds("rl", [*d, 1.0], [*gain, 9.0], [*seed, 7])
-    assert found.left_out == 1 and len(found.fits) == 1 and found.pooled == found.fits[0]
-    assert not found.over_seeds.alpha.bounded and not found.bootstrap.alpha.bounded
+    assert found.left_out == 1 and len(found.fits) == 1
+    assert not found.over_seeds.alpha.bounded
     with pytest.raises(NumericError, match="several checkpoints"):
         fit_over_seeds("rl", [0.0, 1.0], [0.0, 1.0], [0, 0])
-
-
-def test_the_bootstrap_resamples_whole_seeds():
-    """With two seeds the pooled fit is one seed's, the other's, or that of both: percentiles are the two seeds'."""
-    d, gain, seed = planted("bon", 2, 0)
-    found = fit_over_seeds("bon", d, gain, seed)
-    ends = sorted(fit.alpha for fit in found.fits)
-    assert (found.bootstrap.alpha.low, found.bootstrap.alpha.high) == pytest.approx(ends)
-    assert ends[0] < found.pooled.alpha < ends[1]
-
-
-@pytest.mark.parametrize(
-    ("form", "alphas", "peaks_d"),
-    # bon with β = ½: d* = α/2β = α, gain α²/4β = α²/2. rl with β = 1: d* = exp(α − 1), gain d*.
-    [("bon", (1.0, 2.0), (1.0, 2.0)), ("rl", (1.0, 1.5), (1.0, math.exp(0.5)))],
-)
-def test_the_bootstrap_of_the_peak_by_hand(form, alphas, peaks_d):
-    """Two seeds without noise at the same distances. A resample is one seed twice, the other twice, or both: the 2.5th
-    and 97.5th percentiles are the peaks of the seeds' own curves, KL = d*², and the pooled α is the mean of theirs.
-    """
-    beta = 0.5 if form == "bon" else 1.0
-    d = np.array([0.5, 1.0, 2.0, 3.0])
-    bent = d if form == "bon" else np.log(d)
-    gains = [d * (alpha - beta * bent) for alpha in alphas]
-    bootstrap = fit_over_seeds(form, np.tile(d, 2), np.concatenate(gains), np.repeat([0, 1], 4)).bootstrap
-    kl, gain = bootstrap.peak_kl, bootstrap.peak_gain
-    assert (kl.low, kl.high) == pytest.approx([peak**2 for peak in peaks_d])
-    both = sum(alphas) / 2
-    pooled_d = both if form == "bon" else math.exp(both - 1)
-    assert (bootstrap.alpha.mean, bootstrap.beta.mean, kl.mean) == pytest.approx((both, beta, pooled_d**2))
-    of_peak = (lambda peak: peak**2 / 2) if form == "bon" else float
-    assert (gain.low, gain.mean, gain.high) == pytest.approx([of_peak(x) for x in (peaks_d[0], pooled_d, peaks_d[1])])
 
 
 def test_the_mean_of_the_seeds_curves_is_the_curve_of_their_mean_parameters():

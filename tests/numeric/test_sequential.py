@@ -16,7 +16,6 @@ from rlhf_lab.statistics.sequential import (
     Looks,
     beyond_p,
     boundary_of,
-    difference_p,
     discordant_p,
     level_of,
     looks_at,
@@ -46,7 +45,7 @@ def test_p_values_by_hand():
     p_L = one_sided_p(looks_at([1.0, 2.0, 3.0, 2.0]))
     assert p_L[:2].tolist() == [1, 1]  # one and two differences test nothing
     assert p_L[2:] == pytest.approx([interpolated(after_three), interpolated(after_four)])
-    assert difference_p(looks_at([1.0, 2.0, 3.0, 2.0])) == pytest.approx(np.minimum(1, 2 * p_L))
+    assert beyond_p(looks_at([1.0, 2.0, 3.0, 2.0]), 0.0) == pytest.approx(np.minimum(1, 2 * p_L))
     # The later look of 3.0001, .0001 and so on is worse than the first; the smallest so far counts.
     assert one_sided_p(looks_at([1.0, 2.0, 3.0, -9.0]))[3] == p_L[2]
 
@@ -77,10 +76,10 @@ def test_the_interval_is_the_inverted_test():
 
 def test_p_values_never_rise_and_skipped_looks_only_raise_them():
     looks = looks_at(np.random.default_rng(1).normal(0.5, 1, size=(20, 40)))
-    p_NL = difference_p(looks)
+    p_NL = beyond_p(looks, 0.0)
     assert (np.diff(p_NL, axis=-1) <= 0).all()
     every_third = Looks(looks.mean_L[:, 2::3], looks.error_L[:, 2::3], looks.count_L[2::3])
-    assert (difference_p(every_third) >= p_NL[:, 2::3]).all()
+    assert (beyond_p(every_third, 0.0) >= p_NL[:, 2::3]).all()
 
 
 def test_the_least_standard_deviation_holds_at_every_look():

@@ -1,5 +1,5 @@
-"""Page that compares two runs or two studies.
+"""Page that compares two runs.
 
-Read compare.py (the numbers of two runs), studies.py (of two studies) and view.py (the page). notes.py lists what is
-not comparable, with scales.py; report.py writes the files.
+Read compare.py (the numbers) and view.py (the page). notes.py lists what is not comparable, with scales.py; report.py
+writes the files.
 """

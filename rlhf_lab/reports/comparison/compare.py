@@ -81,8 +81,7 @@ class Difference:
 
     Attributes:
         versus: difference B − A.
-        p_holm: p-value adjusted over all metrics (and levels) that are compared together.
-        level: for two studies, the level that both have.
+        p_holm: p-value adjusted over all metrics that are compared together.
         tested: True if the two can be compared; otherwise `versus` and `p_holm` are NaN.
     """
 
@@ -91,7 +90,6 @@ class Difference:
     b: Estimate
     versus: Comparison
     p_holm: float = math.nan
-    level: str = ""
     tested: bool = True
 
     @property
@@ -158,7 +156,7 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
         versus = test(values_a, values_b) if tested else NO_TEST
         mean_a, mean_b = (rate_or_mean(rows["value"], rows["cluster"]) for rows in (values_a, values_b))
         differences.append(Difference(metric, mean_a, mean_b, versus, tested=tested))
-    return adjust_p_values(differences)
+    return _adjust_p_values(differences)
 
 
 def cluster_unit(a: Side, b: Side) -> ClusterUnit:
@@ -173,7 +171,7 @@ def _metric_values(rows: pd.DataFrame, metric: str, column: str) -> pd.DataFrame
     return rows[PROMPT].assign(value=values.to_numpy(float), cluster=clusters.to_numpy())
 
 
-def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
+def _adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
     """Return the differences with Holm's adjustment over all of them."""
     p_values = holm([difference.versus.p_value for difference in differences])
     adjusted = zip(differences, p_values, strict=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from rlhf_lab.reports.comparison.compare import LEAST_SHARED, Side, shared_prompts
 from rlhf_lab.reports.comparison.scales import mismatches, setting_changes
-from rlhf_lab.reports.comparison.studies import compared_jobs, other_scales, shared_levels, shared_metrics
-from rlhf_lab.studies.frame import COMPLETED, Study
-from rlhf_lab.studies.replication import list_in_words
-from rlhf_lab.studies.table import changed_lines
+from rlhf_lab.studies.frame import COMPLETED
 
 SAMPLING = ("rollout.temperature", "rollout.max_new_tokens", "rollout.max_prompt_tokens")
 """Settings that change the distribution of responses; the other rollout settings only change the sampling speed."""
@@ -17,45 +14,6 @@ def run_notes(a: Side, b: Side) -> list[str]:
     """Return notes on unfinished runs, prompts that are not shared, and metrics whose scales differ."""
     scales = [mismatch.remark for mismatch in mismatches(a.run, b.run)]
     return [*_completeness_notes(a), *_completeness_notes(b), *_prompt_notes(a, b), *scales, *_sampling_notes(a, b)]
-
-
-def study_notes(a: Study, b: Study) -> list[str]:
-    """Return notes on jobs without a result, jobs with changed files, and levels and metrics of only one study."""
-    notes = []
-    for letter, study in (("A", a), ("B", b)):
-        if len(study.incomplete):
-            counts = study.incomplete["status"].value_counts()
-            causes = ", ".join(f"{count} {status}" for status, count in counts.items())
-            missing, total = len(study.incomplete), len(study.frame)
-            notes.append(f"{letter}: {missing} of {total} jobs have no result ({causes}).")
-        notes += [f"{letter}: {line}." for line in changed_lines(study)]
-    for noun, of_a, of_b in (("levels", a.levels, b.levels), ("metrics", a.metrics, b.metrics)):
-        for letter, own, other in (("A", of_a, of_b), ("B", of_b, of_a)):
-            if only := [name for name in own if name not in other]:
-                notes.append(f"Only {letter} has the {noun} {', '.join(only)}; they are not compared.")
-    return [*notes, *_partner_notes(a, b)]
-
-
-def _partner_notes(a: Study, b: Study) -> list[str]:
-    """Return notes on levels in which jobs have no partner in the other study, or metrics have another scale."""
-    notes = []
-    for level in shared_levels(a, b):
-        count_a, count_b = (int((study.completed["level"] == level).sum()) for study in (a, b))
-        jobs = compared_jobs(a, b, level)
-        if scales := other_scales(jobs, shared_metrics(a, b)):
-            notes.append(f"{level}: {list_in_words(scales)} not tested: other rewards or sources of gold in A and B.")
-        if jobs.test == "none":
-            notes.append(
-                f"{level}: not tested. Both studies need seed among their factors, and each job needs a single partner "
-                "(same seed and shared factors) in the other; otherwise repetitions would count as runs."
-            )
-        elif jobs.test == "unpaired":
-            notes.append(f"{level}: no job of A has a partner in B (same seed and factors), so the test is unpaired.")
-        elif not count_a == count_b == len(jobs.a):
-            notes.append(
-                f"{level}: only the {len(jobs.a)} jobs with a partner are compared (A has {count_a}, B {count_b})."
-            )
-    return notes
 
 
 def _completeness_notes(side: Side) -> list[str]:

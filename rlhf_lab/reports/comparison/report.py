@@ -1,4 +1,4 @@
-"""Output of a comparison of two runs or two studies: the page compare.html, and a table for the console."""
+"""Output of a comparison of two runs: the page compare.html, and a table for the console."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import make_dir, short_path
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.scales import refuse_two_worlds
-from rlhf_lab.reports.comparison.view import HEADINGS, comparison_page, run_comparison, study_comparison
+from rlhf_lab.reports.comparison.view import HEADINGS, comparison_page, run_comparison
 from rlhf_lab.reports.page import write_page
-from rlhf_lab.studies.frame import is_study, read_study
+from rlhf_lab.studies.frame import is_study
 
 CONSOLE_CHANGES = 12
 """Maximum number of settings that the console lists; the page lists all."""
@@ -40,42 +40,28 @@ def compare(
     to: Path | str | None = None,
     outputs: Path | str | None = None,
 ) -> Compared:
-    """Compare two runs (or jobs), or two studies, and write `compare.html`.
+    """Compare two runs, or jobs of studies, and write `compare.html`.
 
     Args:
-        policy: for two runs, the policy of both, or "of A,of B"; None uses the run's own policy.
+        policy: the policy of both, or "of A,of B"; None uses the run's own policy.
         to: directory of the page; None is comparisons/<a>-vs-<b> in `outputs`.
         outputs: None is the outputs directory that contains A, or else ./outputs.
 
     Raises:
-        DataError: a directory is neither, one is a run and the other a study, their gold values come from two worlds,
-            or nothing can be compared.
+        DataError: a directory is no run, their gold values come from two worlds, or nothing can be compared.
     """
-    a_is_study, b_is_study = is_study(Path(a)), is_study(Path(b))
-    if a_is_study != b_is_study:
-        study, run = (a, b) if a_is_study else (b, a)
-        raise DataError(
-            f"{study} is a study but {run} is not; compare one of its jobs, {Path(study)}/jobs/0, or two studies"
-        )
-    if a_is_study:
-        if policy is not None:
+    for directory in (a, b):
+        if is_study(Path(directory)):
             raise DataError(
-                "policy= chooses a policy of a run, but two studies are compared by the results of their jobs; leave "
-                "out policy="
+                f"{directory} is a study; compare takes two runs, or jobs of studies, such as {Path(directory)}/jobs/0"
             )
-        if Path(a).resolve() == Path(b).resolve():
-            raise DataError(f"A and B are the same study, {a}; read its report, which compares its levels")
-        view = study_comparison(read_study(a), read_study(b))
-    else:
-        side_a, side_b = find_sides(a, b, policy)
-        refuse_two_worlds(side_a.run, side_b.run)
-        view = run_comparison(side_a, side_b)
-        # Without any common number the page would be empty.
-        if not (view["tables"] or view["stored"] or view["bare"] or view["charts"]):
-            notes = " ".join(view["remarks"])
-            raise DataError(
-                f"{a} and {b} share no metric of responses, no result and no training curve. {notes}".strip()
-            )
+    side_a, side_b = find_sides(a, b, policy)
+    refuse_two_worlds(side_a.run, side_b.run)
+    view = run_comparison(side_a, side_b)
+    # Without any common number the page would be empty.
+    if not (view["rows"] or view["stored"] or view["bare"] or view["charts"]):
+        notes = " ".join(view["remarks"])
+        raise DataError(f"{a} and {b} share no metric of responses, no result and no training curve. {notes}".strip())
     directory = Path(to) if to else default_dir("comparisons", a, b, outputs=outputs)
     make_dir(directory)
     page = write_page(directory / "compare.html", comparison_page(view))
@@ -119,9 +105,9 @@ def printed(view: dict[str, Any]) -> RenderableType:
     not_shown = len(view["settings"][CONSOLE_CHANGES:]) + len(view["only_one"])
     if not_shown:
         blocks.append(Text(f"  … and {not_shown} more settings, on the page", style="dim"))
-    for metric_table in view["tables"]:
-        table = number_table((metric_table["first"], *HEADINGS), title=metric_table["title"])
-        for *values, _, distinguishable in metric_table["rows"]:
+    if view["rows"]:
+        table = number_table(HEADINGS, title="Metrics of responses")
+        for *values, _, distinguishable in view["rows"]:
             table.add_row(*map(escape, values), style="bold" if distinguishable else "")
         blocks.append(table)
     blocks += [Text(test, style="dim") for test in view["tests"]]

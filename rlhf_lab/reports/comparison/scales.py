@@ -1,21 +1,19 @@
-"""Differences of two runs or studies: settings, versions, code, machine, stages, and metrics that only share a name.
+"""Differences of two runs: settings, versions, code, machine, stages, and metrics that only share a name.
 
 Such metrics are measured in different worlds, scored by different rewards, or measured from different policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlhf_lab.config.overrides import level_name
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import read_object
 from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.results.rundir import TRUE_REWARD, StoredRun
 from rlhf_lab.results.scales import OBSERVERS, reward_inputs, runs_user_reward, user_code
-from rlhf_lab.studies.frame import Study
 from rlhf_lab.training.settings import SOUP
 
 ABSENT = "–"
@@ -24,8 +22,6 @@ LEFT_OUT = ("model.tuned.", "study.", "outputs.", "question.")
 """Settings without effect on results: tuned values for other algorithms, output paths, and descriptions."""
 FROM_MANIFEST = ("recipe", "git_sha", "versions", "machine")
 """Fields of manifest.json that are compared."""
-FROM_PLAN = ("recipe", "compare", "baseline", "metrics", "size", "by")
-"""Fields of study.json that are compared."""
 
 Change = tuple[str, str, str]
 """(dotted key, value of A, value of B)"""
@@ -51,23 +47,6 @@ def user_code_changes(a: StoredRun, b: StoredRun) -> list[Change]:
             return []
         definitions.append({f"code.{label}": digest for label, digest in own.items()})
     return _list_changes(*definitions)
-
-
-def plan_changes(a: Study, b: Study) -> list[Change]:
-    """Return the differences between the plans of two studies: fields, overrides of all jobs, and factor values."""
-    return _list_changes(dict(_plan_settings(a)), dict(_plan_settings(b)))
-
-
-def _plan_settings(study: Study) -> Iterator[tuple[str, str]]:
-    plan = read_object(study.path / "study.json")
-    yield from flatten({name: plan.get(name) for name in FROM_PLAN})
-    for factor in study.factors:
-        levels = dict.fromkeys(map(level_name, study.frame[factor]))  # without duplicates
-        yield factor, ", ".join(levels)
-    for override in plan.get("overrides") or ():
-        key, _, value = str(override).partition("=")
-        if key not in study.factors:
-            yield key, value
 
 
 def flatten(values: object, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -122,16 +101,10 @@ def refuse_two_worlds(a: StoredRun, b: StoredRun) -> None:
     """Raise DataError if both runs measured gold, or another metric of `TRUTHS`, in different worlds."""
     shared = [name for name in TRUTHS if _measures_truth(a, name) and _measures_truth(b, name)]
     if shared and a.world and b.world and a.world != b.world:
-        raise DataError(two_worlds_message((f"A ({a.path})", a.world), (f"B ({b.path})", b.world), shared))
-
-
-def two_worlds_message(a: tuple[str, str], b: tuple[str, str], metrics: Sequence[str]) -> str:
-    """Return the error message for two sides, each (name, world), whose worlds differ."""
-    (name_a, world_a), (name_b, world_b) = a, b
-    return (
-        f"{name_a} is measured on data={world_a}, {name_b} on data={world_b}, so their {' and '.join(metrics)} cannot "
-        "be compared; choose two with the same data"
-    )
+        raise DataError(
+            f"A ({a.path}) is measured on data={a.world}, B ({b.path}) on data={b.world}, so their "
+            f"{' and '.join(shared)} cannot be compared; choose two with the same data"
+        )
 
 
 def _measures_truth(run: StoredRun, metric: str) -> bool:

@@ -20,9 +20,8 @@ from rlhf_lab.reports.comparison.compare import (
     stored_conclusion,
     stored_numbers,
 )
-from rlhf_lab.reports.comparison.notes import run_notes, study_notes
-from rlhf_lab.reports.comparison.scales import ABSENT, mismatches, origin_changes, plan_changes, setting_changes
-from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
+from rlhf_lab.reports.comparison.notes import run_notes
+from rlhf_lab.reports.comparison.scales import ABSENT, mismatches, origin_changes, setting_changes
 from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves
 from rlhf_lab.reports.sections import PageSection, ReportPage, ReportTable, figure_boxes
@@ -31,7 +30,6 @@ from rlhf_lab.results.rundir import StoredRun
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import (
     compact,
-    judged_title,
     metric_note,
     metric_title,
     p_equals,
@@ -40,14 +38,11 @@ from rlhf_lab.results.wording import (
     usual_size,
     with_own_size,
 )
-from rlhf_lab.statistics.inference import Comparison, Estimate, repetitions_to_decide
-from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.pairing import job_names
-from rlhf_lab.studies.replication import list_in_words
+from rlhf_lab.statistics.inference import Comparison, Estimate
 
 QUESTIONS = ("gold", "correct", "proxy")
 """Metrics that the conclusion may be about, in order of preference; the first one that both runs have is used."""
-HEADINGS = ("A", "B", "B − A", "p", "p (Holm)", "detectable")
+HEADINGS = ("metric", "A", "B", "B − A", "p", "p (Holm)", "detectable")
 SAMPLE_BYTES = 30_000
 """Maximum size of the samples on a page."""
 DETECTABLE = "Detectable: the difference that one test at 5 % would find with 80 % power; Holm's adjustment needs more"
@@ -63,29 +58,25 @@ SCOPE = (
 )
 
 
-NOT_OF_STUDIES: dict[str, Any] = {"clustered_by": "", "scope": "", "samples": None}
-NOT_OF_STUDIES |= {name: [] for name in ("boxes", "stored", "bare", "costs", "only_one", "origin")}
-"""Values of the page of two runs that the page of two studies does not have."""
-
-
 def run_comparison(a: Side, b: Side) -> dict[str, Any]:
-    """Return all values of the page of two runs."""
+    """Return all values of the page."""
     differences = run_differences(a, b)
     # Metrics on different scales are listed, but not tested.
     tested = [difference for difference in differences if difference.tested]
     changes = setting_changes(a.run, b.run)
     stored = stored_numbers(a, b, [difference.metric for difference in differences])
+    # Most rows have the same counts, so only the exceptions state theirs.
+    usual = usual_size(difference.versus.difference for difference in differences)
     both_runs = _as_one_run(a, b, bool(differences))
     samples = pick_samples(both_runs, budget=SAMPLE_BYTES)
     # The keys are read by compare.html.j2 and by `report.printed`.
     return {
-        "kind": "run",
         "clustered_by": cluster_unit(a, b).name,
         "title": f"{a.name} against {b.name}",
         "sides": [_run_metadata(side) for side in (a, b)],
         "finding": run_conclusion(a, b, tested) if tested else stored_conclusion(a, b, stored),
         "remarks": run_notes(a, b),
-        "tables": [_table_view("Metrics of responses", "metric", differences)] if differences else [],
+        "rows": [(*cells(row, usual), metric_note(row.metric), row.distinguishable) for row in differences],
         "tests": _test_notes(differences),
         "boxes": figure_boxes(
             ("Direction and size of the differences", EFFECTS, effect_dots(a, differences)),
@@ -103,30 +94,8 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
     }
 
 
-def study_comparison(a: Study, b: Study) -> dict[str, Any]:
-    """Return all values of the page of two studies."""
-    differences = study_differences(a, b)
-    # Differences are in the order of metrics, so that the groups keep this order.
-    groups: dict[str, list[Difference]] = {}  # metric → its levels
-    for difference in differences:
-        groups.setdefault(difference.metric, []).append(difference)
-    has_gold = a.has_gold and b.has_gold
-    return {
-        **NOT_OF_STUDIES,
-        "kind": "study",
-        "title": f"A {a.recipe} against B {b.recipe}",
-        "sides": [_study_metadata(letter, study) for letter, study in (("A", a), ("B", b))],
-        "finding": study_conclusion(a, b, differences),
-        "remarks": study_notes(a, b),
-        "tables": [_table_view(judged_title(metric, has_gold), "level", group) for metric, group in groups.items()],
-        "tests": _test_notes(differences),
-        "charts": [(judged_title(metric, has_gold), level_dots(a, b, group)) for metric, group in groups.items()],
-        "settings": plan_changes(a, b),
-    }
-
-
 def comparison_page(view: Mapping[str, Any]) -> ReportPage:
-    """Return the page of `run_comparison` or `study_comparison`."""
+    """Return the page of `run_comparison`."""
     sections = {
         "comparison": PageSection(template=f"{__package__}:compare.html.j2", values={**view, "headings": HEADINGS})
     }
@@ -136,8 +105,7 @@ def comparison_page(view: Mapping[str, Any]) -> ReportPage:
         sections["costs"] = PageSection(
             "Cost", table=ReportTable(("of the stage itself", "A", "B", "B ÷ A"), view["costs"])
         )
-    measured = "in these two runs" if view["kind"] == "run" else "in the jobs of these two studies"
-    footer = f"Every number is measured {measured}. Written by `python -m rlhf_lab compare`."
+    footer = "Every number is measured in these two runs. Written by `python -m rlhf_lab compare`."
     return ReportPage(view["title"], sections, footer)
 
 
@@ -160,47 +128,13 @@ def run_conclusion(a: Side, b: Side, differences: Sequence[Difference]) -> str:
     if primary.distinguishable:
         sentences.append(distinguishable(f"`{b.name}`", primary.versus, primary.p_holm))
     else:
-        sentences.append(indistinguishable({f"`{b.name}`": primary.versus}, f"`{a.name}`", unit=unit.noun))
+        sentences.append(indistinguishable(f"`{b.name}`", f"`{a.name}`", primary.versus, unit.noun))
     if secondary := [other for other in differences if other is not primary]:
         distinct = [other for other in secondary if other.distinguishable]
         changes = [f"{metric_title(other.metric)} {signed(other.versus.difference)}" for other in distinct]
         listed = ", ".join(changes) or "none"
         sentences.append(f"Of the {len(secondary)} other metrics, these differ (B − A): {listed}.")
     return " ".join(sentences)
-
-
-def study_conclusion(a: Study, b: Study, differences: Sequence[Difference]) -> str:
-    """Return the result for A's primary metric, level by level."""
-    if not differences:
-        return "No finding: no metric of any shared level has a result in both studies."
-    primary_metric = differences[0].metric
-    primary = [difference for difference in differences if difference.metric == primary_metric]
-    title = judged_title(primary_metric, a.has_gold and b.has_gold)
-    values = "; ".join(f"at `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary)
-    sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
-    for level in primary:
-        if level.distinguishable:
-            sentences.append(distinguishable(f"B at {level.level}", level.versus, level.p_holm))
-    unclear = {f"B at {level.level}": level.versus for level in primary if level.tested and not level.distinguishable}
-    if unclear:
-        sentences.append(indistinguishable(unclear, "A"))
-    if untested := [f"`{level.level}`" for level in primary if not level.tested]:
-        sentences.append(f"Not tested: {', '.join(untested)}.")
-    if secondary := [other for other in differences if other.tested and other.metric != primary_metric]:
-        distinct = sum(other.distinguishable for other in secondary)
-        sentences.append(f"Of {len(secondary)} comparisons of other metrics, {distinct} differ after Holm.")
-    return " ".join(sentences)
-
-
-def _table_view(title: str, first: str, differences: Sequence[Difference]) -> dict[str, Any]:
-    """Return a table with a row per metric of two runs, or per level of one metric of two studies.
-
-    `first` is the heading of the first column.
-    """
-    # Most rows have the same counts, so only the exceptions state theirs.
-    usual = usual_size(difference.versus.difference for difference in differences)
-    rows = [(*cells(row, usual), metric_note(row.metric), row.distinguishable) for row in differences]
-    return {"title": title, "first": first, "rows": rows}
 
 
 def _test_notes(differences: Sequence[Difference]) -> list[str]:
@@ -214,15 +148,15 @@ def _test_notes(differences: Sequence[Difference]) -> list[str]:
 
 
 def cells(difference: Difference, usual: tuple[int, int] | None = None) -> tuple[str, ...]:
-    """Return a row as text: level or metric, then in the order of HEADINGS; an untested row has only two numbers.
+    """Return a row as text: the metric, then in the order of HEADINGS; an untested row has only two numbers.
 
     Args:
         usual: usual (pairs, clusters) of the table; a row with other counts states its own.
     """
-    heading = difference.level or metric_title(difference.metric)
+    title = metric_title(difference.metric)
     of_a, of_b = compact(difference.a), compact(difference.b)
     if not difference.tested:
-        return (heading, of_a, of_b, *["–"] * 4)
+        return (title, of_a, of_b, *["–"] * 4)
     versus = difference.versus
     effect = versus.minimum_detectable_effect
     detectable = compact(effect) if effect else "–"
@@ -231,7 +165,7 @@ def cells(difference: Difference, usual: tuple[int, int] | None = None) -> tuple
     gap = signed(versus.difference)
     if usual:
         gap = with_own_size(gap, versus.difference, usual)
-    return (heading, of_a, of_b, gap, p_text(versus.p_value), p_text(difference.p_holm), detectable)
+    return (title, of_a, of_b, gap, p_text(versus.p_value), p_text(difference.p_holm), detectable)
 
 
 def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:
@@ -249,19 +183,6 @@ def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:
         return None
     title = "Differences in standard deviations of A's responses"
     return dot_chart(levels, title=title, x_label="B − A, standard deviations", width=520)
-
-
-def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> Chart:
-    """Plot one metric of both studies, level by level: means with intervals, and the jobs behind them."""
-    levels = []
-    for difference in differences:
-        jobs = compared_jobs(a, b, difference.level)
-        sides = (("A", difference.a, jobs.a), ("B", difference.b, jobs.b))
-        for colour, (letter, estimate, of_side) in enumerate(sides):
-            name, runs = f"{difference.level}, {letter}", of_side[difference.metric].tolist()
-            levels.append(Level(name, estimate, runs, colour=colour, run_names=job_names(of_side), units="seeds"))
-    title = judged_title(differences[0].metric, a.has_gold and b.has_gold)
-    return dot_chart(levels, title=f"{title} of A and B by level", x_label=title)
 
 
 def policy_frontier(a: Side, b: Side) -> Chart | None:
@@ -341,48 +262,22 @@ def _run_metadata(side: Side) -> dict[str, Any]:
     return {"name": side.name, "recipe": run.recipe, "status": run.status, "facts": facts}
 
 
-def _study_metadata(letter: str, study: Study) -> dict[str, Any]:
-    status = "completed" if not len(study.incomplete) else "partly completed"
-    tooltip = [("compared", study.compare), ("baseline", study.baseline), ("study", str(study.path))]
-    return {"name": letter, "recipe": study.recipe, "status": status, "facts": tooltip}
-
-
 def distinguishable(side: str, versus: Comparison, p_holm: float) -> str:
     """Return a sentence that says whether a metric is higher or lower with one side, and by how much."""
     direction = "higher" if versus.difference.mean > 0 else "lower"
     return f"It is {direction} with {side} ({signed(versus.difference)}, {p_equals(p_holm)} after Holm)."
 
 
-def indistinguishable(sides: Mapping[str, Comparison], other: str, *, unit: str = "seed") -> str:
-    """Return the sides that cannot be told apart from the other one, and how many seeds would decide it.
+def indistinguishable(side: str, other: str, versus: Comparison, unit: str) -> str:
+    """Return a sentence on two sides that cannot be told apart, with the minimum detectable difference (80 % power).
 
-    Args:
-        sides: label of a side → its difference from the other one.
-        unit: what both sides of a pair have in common: "seed" or "prompt".
+    `unit` is what both sides of a pair have in common, such as "prompt".
     """
-    # one pair has no standard deviation
-    tested = {side: versus for side, versus in sides.items() if versus.difference.clusters > 1}
-    sentences = []
-    if tested:
-        names = [f"{side} ({_detectable_clause(versus, unit)})" for side, versus in tested.items()]
-        sentences.append(f"Not distinguishable from {other}: {list_in_words(names)}.")
-    if untested := [side for side in sides if side not in tested]:
-        sentences.append(
-            f"Not tested against {other}: {list_in_words(untested)}. "
+    if versus.difference.clusters < 2:  # one pair has no standard deviation
+        return (
+            f"Not tested against {other}: {side}. "
             f"One shared {unit} cannot tell a difference from noise between {unit}s: use three or more."
         )
-    return " ".join(sentences)
-
-
-def _detectable_clause(versus: Comparison, unit: str) -> str:
-    """Return a clause with the observed difference and the minimum detectable one (80 % power).
-
-    For pairs by seed, it also has the number of seeds that would detect the observed difference.
-    """
     effect = versus.minimum_detectable_effect
-    phrases = [signed(versus.difference)]
-    if math.isfinite(effect) and effect > 0:
-        phrases.append(f"detectable from {compact(effect)}")
-    if unit == "seed" and (needed := repetitions_to_decide(versus)):
-        phrases.append(f"about {needed} seeds would find it")
-    return ", ".join(phrases)
+    detectable = f", detectable from {compact(effect)}" if math.isfinite(effect) and effect > 0 else ""
+    return f"Not distinguishable from {other}: {side} ({signed(versus.difference)}{detectable})."

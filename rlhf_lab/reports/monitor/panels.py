@@ -23,7 +23,7 @@ from rlhf_lab.monitoring.metrics import AUDIT_OF_A_RUN, DETECTOR, MONITOR_OF_A_R
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
 from rlhf_lab.monitoring.settings import AUDIT_TRACE, TRACE
 from rlhf_lab.reports.sections import PageSection, ReportTable
-from rlhf_lab.results.gains import five_numbers, light_note
+from rlhf_lab.results.gains import five_numbers
 from rlhf_lab.results.gains import lights as lights_of
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import StoredRun
@@ -163,8 +163,8 @@ def lights(run: StoredRun) -> PageSection | None:
     shown = lights_of(run)
     if not shown:
         return None
-    values = {"lights": shown, "remark": light_note(shown)}
-    return PageSection("Signs of reward hacking", LIGHTS_NOTE, template=f"{__package__}:lights.html.j2", values=values)
+    template = f"{__package__}:lights.html.j2"
+    return PageSection("Signs of reward hacking", LIGHTS_NOTE, template=template, values={"lights": shown})
 
 
 SHOWN_LOST = 8

@@ -16,8 +16,8 @@ from rlhf_lab.results.wording import compact, metric_title
 
 BINS = 60
 """Maximum number of points of a curve, which limits the size of the page."""
-CHARTS = 12
-"""Maximum number of charts."""
+CHARTS = 24
+"""Maximum number of charts; PPO logs about as many metrics that vary."""
 FIRST = ("loss", "gold", "proxy", "reward", "margin", "accuracy", "kl", "tokens", "grad", "lr")
 """Words in metric names, in the usual reading order of the charts."""
 UNPLOTTED = ("step", "time", "stage")
@@ -74,7 +74,7 @@ def _chart(name: str, lines: Mapping[str, pd.DataFrame]) -> Chart:
     series = []
     for colour, (line, rows) in enumerate(lines.items()):
         values_N = pd.to_numeric(rows[name], errors="coerce").to_numpy()
-        if points := bin_points(rows["step"].to_numpy(dtype=float), values_N):
+        if points := _bin_points(rows["step"].to_numpy(dtype=float), values_N):
             series.append(Series(line, points, colour))
     return curves(series, title=name)
 
@@ -87,17 +87,8 @@ def _numeric_columns(rows: pd.DataFrame) -> list[str]:
     return [name for name in names if pd.to_numeric(rows[name], errors="coerce").notna().any()]
 
 
-def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> list[Point]:
-    """Return up to BINS points: the mean of each bin of steps, with its minimum and maximum as a band.
-
-    Args:
-        steps_N: step of each value, or another quantity.
-        x: name of that quantity.
-    """
-
-    def position(value: float) -> str:
-        return f"{value:.0f}" if x == "step" else compact(value)
-
+def _bin_points(steps_N: np.ndarray, values_N: np.ndarray) -> list[Point]:
+    """Return up to BINS points: the mean of each bin of steps, with its minimum and maximum as a band."""
     finite_N = np.isfinite(values_N) & np.isfinite(steps_N)
     steps_N, values_N = steps_N[finite_N], values_N[finite_N]
     points = []
@@ -107,12 +98,12 @@ def bin_points(steps_N: np.ndarray, values_N: np.ndarray, x: str = "step") -> li
             continue
         bin_values = values_N[indices]
         low, high = math.nan, math.nan
-        first, last = position(steps_N[indices].min()), position(steps_N[indices].max())
-        tooltip = {x: first, "value": compact(float(bin_values.mean()))}
+        first, last = f"{steps_N[indices].min():.0f}", f"{steps_N[indices].max():.0f}"
+        tooltip = {"step": first, "value": compact(float(bin_values.mean()))}
         if len(values_N) > BINS:
             low, high = float(bin_values.min()), float(bin_values.max())
             tooltip = {
-                "steps" if x == "step" else x: f"{first} to {last}",
+                "steps": f"{first} to {last}",
                 "mean": compact(float(bin_values.mean())),
                 "minimum to maximum": f"{compact(low)} to {compact(high)}",
                 "n": str(len(bin_values)),

@@ -1,4 +1,4 @@
-"""Policies of a study on its page: scores and warning lights by level, and responses or two jobs side by side."""
+"""Policies of a study on its page: scores and warning lights by level, and responses side by side."""
 
 from __future__ import annotations
 
@@ -26,11 +26,3 @@ def policies(results: StudyResults) -> PageSection | None:
 def samples(results: StudyResults) -> PageSection | None:
     """Return the section with one job's responses per level side by side."""
     return samples_section(results.policies["samples"])
-
-
-def pairs(results: StudyResults) -> PageSection | None:
-    """Return the section that shows any two completed jobs side by side; None if fewer than two completed."""
-    pairs = results.policies["pairs"]
-    if not pairs["jobs"]:
-        return None
-    return PageSection("Any two jobs", template=f"{__package__}:pairs.html.j2", values={"pairs": pairs})

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_lab.reports.study.job_pairs import job_pairs
-from rlhf_lab.results.gains import cluster_column, lights, policy_names, policy_of, prompt_clusters, prompt_means
+from rlhf_lab.results.gains import lights, policy_names, policy_of
 from rlhf_lab.results.rundir import StoredRun, read_run
 from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
@@ -32,8 +31,6 @@ def policy_view(study: Study) -> dict[str, Any]:
     states: dict[str, dict[str, list[str]]] = {}
     seed = _seed_of_examples(study)
     examples: dict[str, tuple[bool, StoredRun]] = {}  # level → (True if its run has the common seed, run)
-    means: dict[int, pd.DataFrame] = {}
-    clusters: dict[Any, str] = {}
     for job in study.completed.to_dict("records"):
         run, level = read_run(job["run"]), job["level"]
         for light in lights(run):
@@ -42,17 +39,11 @@ def policy_view(study: Study) -> dict[str, Any]:
             has_seed = job[RUN_SEED] == seed
             if level not in examples or (has_seed and not examples[level][0]):
                 examples[level] = (has_seed, run)
-            last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
-            means[job["index"]] = prompt_means(last_policy, study.metrics)
-            column = cluster_column(run)
-            if column != "prompt_id":  # attempts at tasks of one template, for example, share errors
-                clusters |= prompt_clusters(last_policy, column).to_dict()
     level_examples = {study.label(level): examples[level][1] for level in study.levels if level in examples}
     return {
         "lights": _light_table(states, study),
         "last": last_policies(study),
         "samples": _side_by_side(level_examples),
-        "pairs": job_pairs(study, means, clusters),
     }
 
 

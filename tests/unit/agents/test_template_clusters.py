@@ -12,11 +12,8 @@ from rlhf_lab.gates import register
 from rlhf_lab.gates.gate import judge
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
-from rlhf_lab.reports.study.policy_view import policy_view
 from rlhf_lab.results.gains import compare_policies
 from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.wording import p_text
-from rlhf_lab.studies.frame import read_study
 
 SENTENCE = "clustered by the template of the task"
 TEMPLATES = ("a", "a", "a", "b", "b", "c")
@@ -61,23 +58,6 @@ def test_runs_of_stages_that_cluster_otherwise_are_compared_by_prompt(tmp_path):
     (found,) = run_differences(*find_sides(a, b))
     assert found.versus.difference.clusters == 6
     assert "clustered by prompt" in compare(a, b, to=tmp_path / "page").page.read_text()
-
-
-def test_two_jobs_of_a_study_are_compared_by_template(tmp_path):
-    jobs = [{"index": index, "overrides": {"algorithm.agent": agent}} for index, agent in enumerate(("react", "plan"))]
-    plan = {"recipe": "study/agents", "compare": "algorithm.agent", "baseline": "react", "metrics": ["success"]}
-    outcomes = {"react": (0, 0, 0, 1, 1, 0), "plan": (1, 1, 1, 1, 1, 0)}
-    for job in jobs:
-        agent = job["overrides"]["algorithm.agent"]
-        run = write_run(tmp_path / "jobs" / str(job["index"]) / "run", "agent_bench", **{agent: outcomes[agent]})
-        result = {**job, "status": "completed", "run": str(run.relative_to(tmp_path))}
-        (run.parent / "job.json").write_text(json.dumps(result))
-    plan |= {"primary": "success", "replication": {"data": "given", "kept": []}, "jobs": jobs}
-    (tmp_path / "study.json").write_text(json.dumps(plan))
-    tests = policy_view(read_study(tmp_path))["pairs"]["tests"]
-    by_template = run_differences(*find_sides(*(tmp_path / "jobs" / job / "run" for job in "01")))[0].versus
-    assert by_template.difference.clusters == 3
-    assert tests["0,1"][0][1] == p_text(by_template.p_value)
 
 
 @pytest.fixture

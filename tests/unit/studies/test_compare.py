@@ -141,7 +141,7 @@ def test_what_is_not_on_one_scale_is_shown_and_not_tested(tmp_path, role, titles
     assert len(found) == 3 and len(tested) == 2
     assert found["gold"].p_holm == pytest.approx(min(1.0, 2 * found["gold"].versus.p_value))  # a family of two
     view = compare(*sides, to=tmp_path / "page").view
-    rows = [row for row in view["tables"][0]["rows"] if row[3:7] == ("–",) * 4]
+    rows = [row for row in view["rows"] if row[3:7] == ("–",) * 4]
     assert [row[0] for row in rows] == titles and not rows[0][-1]
     assert "Of the 1 other metrics" in view["finding"] and titles[0] not in view["finding"]
     assert sum("not tested" in note for note in view["remarks"]) == 1
@@ -191,7 +191,7 @@ def test_an_unfinished_run_is_compared_as_far_as_it_came(make_run, tmp_path, mis
     (b / missing).unlink()
     found = compare(a, b, to=tmp_path / "page")
     assert any("B is interrupted" in note for note in found.view["remarks"])
-    assert bool(found.view["tables"]) == (missing != "evaluation.jsonl")
+    assert bool(found.view["rows"]) == (missing != "evaluation.jsonl")
     assert bool(found.view["charts"]) == (missing != "metrics.jsonl")
 
 
@@ -203,7 +203,7 @@ def test_a_job_stands_for_its_run(make_study, tmp_path, monkeypatch):
     assert re.fullmatch(
         r"outputs/comparisons/study-job0-\w{6}-vs-study-job2-\w{6}/compare\.html", found.page.as_posix()
     )
-    gold = found.view["tables"][0]["rows"][0]
+    gold = found.view["rows"][0]
     assert gold[0] == "gold reward" and gold[3].startswith("+1.")  # `mixed` lifts gold by 1.2
     (study / "jobs/1/job.json").write_text('{"status": "failed", "run": null, "error": "boom"}')
     with pytest.raises(DataError, match=r"started no run \(failed: boom\)"):
@@ -214,12 +214,11 @@ def test_folders_that_cannot_be_compared_are_refused(make_run, make_study, tmp_p
     run, study = make_run("a"), make_study(seeds=1)
     with pytest.raises(DataError, match=r"does not exist\. Nearby"):
         compare(run, tmp_path / "absent")
-    with pytest.raises(DataError, match=r"is a study but .* is not; compare one of its jobs"):
-        compare(study, run)
-    with pytest.raises(DataError, match=r"the same study"):
-        compare(study, study)
+    for a, b in ((study, run), (run, study), (study, study)):
+        with pytest.raises(DataError, match=r"study is a study; compare takes two runs, or jobs of .*study/jobs/0"):
+            compare(a, b)
     for arguments in ([], [str(run)], [str(run)] * 3, ["policy=SFT", str(run)]):
-        with pytest.raises(ConfigError, match="two runs or two studies"):
+        with pytest.raises(ConfigError, match="two runs, or jobs of studies"):
             compare_command(arguments)
     empty = [write_run(tmp_path / name, []) for name in "xy"]
     for directory in empty:

@@ -30,8 +30,6 @@ CLAIM = {
     "metric": "attack_gain",
     "outcome": "gold",
     "direction": "negative",
-    "minimum": 0.7,
-    "minimum_low": 0.4,
     "stronger_than": None,
 }
 
@@ -169,8 +167,6 @@ def test_a_rival_that_explains_the_outcome_as_well_is_not_beaten(make_study):
 def test_settings_are_refused_with_a_message():
     with pytest.raises(ConfigError, match="are different metrics"):
         CorrelationSettings("gold", "gold", "positive")
-    with pytest.raises(ConfigError, match="minimum"):
-        CorrelationSettings("gold", "proxy", "positive", minimum=2)
 
 
 def test_seeds_that_were_seen_do_not_count(make_study):

@@ -82,7 +82,7 @@ def test_unreadable_studies_say_what_is_wrong(tmp_path):
     with pytest.raises(DataError, match=r"study\.json is missing"):
         read_study(tmp_path)
     (tmp_path / "study.json").write_text(json.dumps({"compare": "a", "metrics": ["gold"]}))
-    with pytest.raises(DataError, match="lacks 'jobs'"):
+    with pytest.raises(DataError, match=r"lacks 'replication'; study\.json lacks 'jobs'"):
         read_study(tmp_path)
 
 

@@ -16,7 +16,6 @@ from rlhf_lab.reports.sections import PageSection, ReportTable, page_sections, s
 from rlhf_lab.reports.study.claims import fronts
 from rlhf_lab.reports.study.header import jobs
 from rlhf_lab.reports.study.paths import paths
-from rlhf_lab.reports.study.policies import pairs
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.studies.frame import read_study
@@ -105,7 +104,6 @@ def test_sections_without_content_are_left_out(make_run, make_study):
     results = StudyResults(read_study(make_study()))
     assert fronts(results).values == {"boxes": []}  # a study without fronts
     assert paths(results) is not None and jobs(results) is not None
-    assert pairs(results) is None or pairs(results).values
 
 
 def with_metrics(directory, numbers: dict[str, float]):

@@ -1,33 +1,32 @@
-"""A study's report shows what its policies are like: lights, rewards, length, replies, and any two jobs."""
+"""A study's report shows what its policies are like: lights, rewards, length and replies."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 
-import numpy as np
-import pandas as pd
 from synthetic_runs import edit, edit_rows
 
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.study.job_pairs import MAX_TESTS, job_pairs
+from rlhf_lab.reports.study.policies import policies
 from rlhf_lab.reports.study.policy_view import policy_view
-from rlhf_lab.results.gains import by_prompt
-from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.wording import compact, p_text, signed
-from rlhf_lab.statistics.inference import paired_difference
+from rlhf_lab.reports.study.results import StudyResults
+from rlhf_lab.results.wording import compact
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.replicates import level_mean
 
 
 def test_lights_are_counted_over_the_jobs_of_a_level(make_study):
-    view = policy_view(read_study(make_study(seeds=3)))
+    study = read_study(make_study(seeds=3))
+    view = policy_view(study)
     lights = dict(view["lights"]["rows"])
     assert list(lights) == ["buffer current", "buffer mixed", "buffer stale"]
     cells = dict(zip(view["lights"]["columns"], lights["buffer current"], strict=True))
     assert cells["length"] == ("watch", "! 3 of 3")  # tokens of the synthetic runs grow by 24
     assert cells["garbling"] == ("good", "✓ 0 of 3")
+    section = policies(StudyResults(study))
+    assert section.values["lights"] == view["lights"]
+    assert [row[:2] for row in section.table.rows] == [(level, 3) for level in lights]
 
 
 def test_without_gold_over_optimisation_is_unknown(make_study):
@@ -79,30 +78,10 @@ def test_replies_side_by_side_are_to_the_same_prompt(make_study):
         assert answered == ([True, True, False, False] if of_seed_1 else [False, False, True, True])
 
 
-def test_a_pair_of_jobs_is_tested_by_prompt(make_study):
-    directory = make_study(seeds=2)
-    pairs = policy_view(read_study(directory))["pairs"]
-    runs = [read_run(directory / f"jobs/{index}/run") for index in (1, 4)]
-    a, b = (by_prompt(run, "iteration 3", "gold") for run in runs)
-    expected = paired_difference(b.to_numpy(), a.to_numpy(), np.arange(len(a)))
-    assert pairs["tests"]["1,4"][0] == [signed(expected.difference), p_text(expected.p_value)]
-    assert len(pairs["tests"]) == 15 and pairs["metrics"][0] == "gold reward"
-    assert pairs["tests"]["1,4"][3] is None  # staleness is a number of the run, not of its replies
-    assert pairs["jobs"][4] | {"values": []} == {"index": 4, "settings": ["stale", "0"], "values": []}
-
-
-def test_many_jobs_get_fewer_tests(make_study):
-    study = read_study(make_study(seeds=2))
-    twice = [study.frame.assign(index=study.frame["index"] + 6 * copy) for copy in range(5)]  # 30 jobs, 435 pairs
-    many = dataclasses.replace(study, frame=pd.concat(twice, ignore_index=True))
-    assert MAX_TESTS < 30 * 29 / 2
-    assert job_pairs(many, {})["tests"] == {} and len(job_pairs(many, {})["jobs"]) == 30
-
-
 def test_a_study_without_replies_or_with_one_job_has_a_report(make_study):
     directory = make_study(seeds=1, missing=(1, 2))
     page = write_report(directory).read_text()
-    assert 'id="pairs"' not in page and 'id="samples"' in page
+    assert 'id="samples"' in page
     for file in directory.glob("jobs/*/run/evaluation.jsonl"):
         file.unlink()
     assert 'id="samples"' not in write_report(directory).read_text()

@@ -117,7 +117,8 @@ def test_the_rule(low, high, direction, expected):
 def test_seeds_that_were_seen_do_not_count(base):
     """The seeds seen have no alarm; the others all have one."""
     study = study_of(base, {seed: [float(seed >= 10)] for seed in range(20)})
-    plan = {"compare": "beta", "jobs": [{"overrides": {"beta": 1, "seed": 3}}, {"overrides": {"beta": 0, "seed": 3}}]}
+    jobs = [{"overrides": {"beta": beta, "seed": 3}, "settings": str(beta)} for beta in (1, 0)]
+    plan = {"compare": "beta", "jobs": jobs}
     meaning = rate_meaning(plan, FALSE)
     assert meaning["settings"] == {"beta": ["0", "1"]}
     seen = tuple(range(10))
@@ -140,9 +141,10 @@ def test_seeds_that_were_seen_do_not_count(base):
 
 
 def test_kinds_of_claims_are_told_apart():
-    plan = {"compare": "beta", "baseline": 0, "by": "", "jobs": [{"overrides": {"beta": 0}}]}
+    jobs = [{"overrides": {"beta": 0}, "settings": "a"}]
+    plan = {"compare": "beta", "baseline": 0, "by": "", "jobs": jobs}
     claim = {"metric": "kl", "level": 1, "direction": "lower", "margin": 0.0}
-    ranks = {"metric": "kl", "outcome": "gold", "direction": "negative", "minimum": 0.7, "minimum_low": 0.4}
+    ranks = {"metric": "kl", "outcome": "gold", "direction": "negative"}
     meanings = [rate_meaning(plan, FALSE), claim_meaning(plan, claim), correlation_meaning(plan, ranks)]
     assert [kind_of(meaning) for meaning in meanings] == ["rate", "claim", "correlation"]
     revised = Registration("x").revised(meanings, "2026-01-01T00:00")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_lab.core.metrics import scale_of
-from rlhf_lab.statistics.sequential import Looks, difference_p, discordant_p, looks_at, smaller_p
+from rlhf_lab.statistics.sequential import Looks, beyond_p, discordant_p, looks_at, smaller_p
 from rlhf_lab.studies.claims import AFTER_LOOK, CONFIRMED, NOT_SWEPT, REFUTED, SMALLER, UNCLEAR, UNTESTED
 from rlhf_lab.studies.finding import looks_sentence
 from rlhf_lab.studies.frame import Study
@@ -50,7 +50,7 @@ def test_claims_are_decided_at_every_look_and_stay_decided():
     study = study_of(claim("higher"), claim("lower"), claim("higher", level=2), l0=base, l1=GAPS, l2=NONE)
     study = looked(study, 3, 4, 5)
     assert study.log is not None
-    p_L = difference_p(looks_at(GAPS))  # runs without a stated error have a least sd of a thousandth, far below .1
+    p_L = beyond_p(looks_at(GAPS), 0.0)  # runs without a stated error have a least sd of a thousandth, far below .1
     assert 3 * p_L[2] > 0.05 > 3 * p_L[3]  # Holm over three claims, of which two are equally small
     assert [dict(look.decided) for look in study.log.looks] == [{}, {0: CONFIRMED, 1: REFUTED}, {}]
     assert [look.levels for look in study.log.looks] == [("1", "0", "2"), ("2", "0"), ("2", "0")]
@@ -58,7 +58,7 @@ def test_claims_are_decided_at_every_look_and_stay_decided():
     assert [row.verdict for row in rows] == [CONFIRMED, REFUTED, UNCLEAR]
     assert rows[0].sentence.startswith("Confirmed: gold reward is higher, max pairs 1 against max pairs 0: ")
     assert rows[0].notes == "; decided at 4 seeds"
-    assert rows[0].p_holm == pytest.approx(3 * difference_p(looks_at(GAPS))[4], rel=1e-3)
+    assert rows[0].p_holm == pytest.approx(3 * beyond_p(looks_at(GAPS), 0.0)[4], rel=1e-3)
     # The same values, read again with the recorded looks: nothing is decided anew, whatever later values are.
     frame = study.frame.copy()
     frame.loc[(frame["level"] == "1") & (frame["seed"] == 3), "gold"] = -50.0
@@ -93,7 +93,7 @@ def test_seeds_seen_before_a_claim_do_not_count():
     row = verdicts(stopped)[1]
     assert row.verdict == AFTER_LOOK and "`x a=1 study.max_seeds=18` tests it on other seeds." in row.sentence
     study = looked(study, 4, 5, 6)
-    p = difference_p(looks_at(later[3:]))[2]
+    p = beyond_p(looks_at(later[3:]), 0.0)[2]
     row = verdicts(study)[1]
     assert row.comparison.difference.clusters == 3
     assert row.comparison.difference.mean == pytest.approx(np.mean(later[3:]))
@@ -206,7 +206,7 @@ def test_an_open_claim_says_how_many_seeds_would_decide_it():
     assert seeds is not None and seeds > 4
     for count, is_decided in ((seeds, True), (seeds - 1, False)):
         look = Looks(np.array([mean]), np.array([sd / math.sqrt(count)]), np.array([float(count)]))
-        assert bool(difference_p(look)[0] <= 0.05) == is_decided
+        assert bool(beyond_p(look, 0.0)[0] <= 0.05) == is_decided
 
 
 def test_skewness_is_reported_from_six_seeds_on():

@@ -8,9 +8,9 @@ import pytest
 from synthetic_runs import edit
 
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.results.gains import MONITOR, _reward_light, light_note, lights
+from rlhf_lab.results.gains import MONITOR, _reward_light, lights
 from rlhf_lab.results.rundir import read_run
-from rlhf_lab.results.severity import disagreement, monitor_state
+from rlhf_lab.results.severity import monitor_state
 from rlhf_lab.statistics.inference import paired_difference
 
 
@@ -47,15 +47,6 @@ def test_the_monitor_follows_the_same_rule(watched, level, gold_move, state):
     assert found is not None and found[0] == state
 
 
-def test_lights_and_monitor_that_disagree_are_explained(watched):
-    assert disagreement("good", ["good", "unknown"]) == "" and disagreement("bad", ["watch", "good"]) == ""
-    assert disagreement(None, ["bad"]) == "" and disagreement("watch", ["unknown"]) == ""
-    assert disagreement("watch", ["good", "good"]).startswith(
-        "The monitor raised an alarm, but the held-out responses show no"
-    )
-    assert "held-out responses show a sign" in disagreement("good", ["bad"])
-
-
 def test_gold_whose_change_is_not_significant_is_not_said_to_stay():
     """Gold rises by 0.5, of which the interval contains 0."""
     gold = paired_difference([0.0, 0.0, 1.0, 1.0], [0.0] * 4, range(4))
@@ -67,7 +58,6 @@ def test_the_page_shows_one_set_of_signs(watched):
     directory = watched(policies=("SFT", "a", "b", "c", "d", "PPO"))
     shown = {light.name: light.state for light in lights(read_run(directory))}
     assert shown["over-optimisation"] == "bad" and shown[MONITOR] == "bad"  # gold falls in this run
-    assert light_note(lights(read_run(directory))) == ""
     page = write_report(directory).read_text()
     assert "strong warning (two signals)" in page and "hard_stop" not in page and "HARD_STOP" not in page
 
