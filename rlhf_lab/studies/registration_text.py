@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rlhf_lab.studies.correlations import correlation_in_words
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.rates import rate_in_words
 from rlhf_lab.studies.registration import RegisteredClaim, kind_of
-from rlhf_lab.studies.replication import list_in_words
+from rlhf_lab.studies.replication import list_in_words, seed_words
 from rlhf_lab.studies.verdict import claim_in_words
 
 SHOWN_DIGITS = 12
@@ -30,22 +31,19 @@ def registration_lines(study: Study) -> list[str]:
 
 
 def _claim_lines(kind: str, claims: Sequence[RegisteredClaim]) -> list[str]:
-    numbered = list(enumerate(claims, start=1))
-    first = [(number, entry) for number, entry in numbered if not entry.seen]
-    later = [(number, entry) for number, entry in numbered if entry.seen]
+    groups: dict[tuple[str, tuple[Any, ...]], list[tuple[int, RegisteredClaim]]] = {}
+    for number, entry in enumerate(claims, start=1):
+        groups.setdefault((entry.date, tuple(entry.seen)), []).append((number, entry))
     lines = []
-    for date in dict.fromkeys(entry.date for _, entry in first):
-        together = [(number, entry) for number, entry in first if entry.date == date]
-        lines.append(f"{_numbered(kind, together)} registered on {_when(date)}, before any result.")
-    for number, entry in later:
-        seeds = ", ".join(map(str, entry.seen))
-        line = (
-            f"{_numbered(kind, [(number, entry)])} registered on {_when(entry.date)}, after the results of seeds "
-            f"{seeds} had been seen. Other seeds alone decide it"
-        )
+    for (date, seen), together in groups.items():
+        start = f"{_numbered(kind, together)} registered on {_when(date)}"
+        if not seen:
+            lines.append(f"{start}, before any result.")
+            continue
+        line = f"{start}, after the results of {seed_words(seen)} had been seen. Other seeds alone decide"
         # only claims of `predicts` form families
-        line += ", and it is adjusted separately from earlier claims." if kind_of(entry.meaning) == "claim" else "."
-        lines.append(line)
+        adjusted = ", adjusted separately from earlier claims" if kind == "Claim" else ""
+        lines.append(f"{line}{adjusted}.")
     return lines
 
 

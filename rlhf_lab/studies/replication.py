@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -132,3 +132,9 @@ def _drop_implied_settings(kept: dict[str, set[str]]) -> None:
         _, _, setting = key.removeprefix("stages.").partition(".")  # stages.RECIPE.SETTING
         if setting in kept or (setting == "data.test_seed" and world_redrawn):
             del kept[key]
+
+
+def seed_words(seeds: Iterable[Any]) -> str:
+    """Return seeds as words: "seed 0", or "seeds 0, 1"."""
+    numbers = list(map(str, seeds))
+    return f"{'seed' if len(numbers) == 1 else 'seeds'} {', '.join(numbers)}"

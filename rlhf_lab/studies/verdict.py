@@ -51,7 +51,7 @@ from rlhf_lab.studies.claims import (
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
 from rlhf_lab.studies.replicates import OUTCOMES, level_difference, scaled_difference, shared_bound, within_rate_bounds
-from rlhf_lab.studies.replication import list_in_words
+from rlhf_lab.studies.replication import list_in_words, seed_words
 from rlhf_lab.studies.sequential import MAX_FAILED, ClaimState, claim_states
 
 CLAIM_HEADINGS = ("claim", "here", "difference, p after Holm", "detectable")
@@ -177,13 +177,13 @@ def after_look_sentence(study: Study, claim: Mapping[str, Any], words: str) -> s
     """Return a sentence on a claim that was registered after all seeds with results had been seen."""
     entry = registered(study, claim)
     assert entry is not None  # only registered claims have seen seeds
-    seeds = ", ".join(map(str, entry.seen))
     setting = setting_for_other_seeds(study)
     key = setting.partition("=")[0]
     command = re.sub(rf"\s\+*{re.escape(key)}=\S+", "", study.command) + f" {setting}"
     return (
-        f"Written after the look: {words}. It was registered on {entry.date[:10]}, after the results of seeds {seeds} "
-        f"had been seen, and no other seeds have enough results; `{command}` tests it on other seeds."
+        f"Written after the look: {words}. It was registered on {entry.date[:10]}, after the results of "
+        f"{seed_words(entry.seen)} had been seen, and no other seeds have enough results; "
+        f"`{command}` tests it on other seeds."
     )
 
 
@@ -202,8 +202,8 @@ def excluded_seeds(study: Study, claim: Mapping[str, Any]) -> str:
     excluded = set(entry.seen) & set(study.frame.get("seed", ())) if entry else ()
     if entry is None or not excluded:
         return ""
-    seeds = ", ".join(map(str, sorted(excluded)))
-    return f"; without seeds {seeds}, which had been seen when the claim was registered on {entry.date[:10]}"
+    seeds = seed_words(sorted(excluded))
+    return f"; without {seeds}, which had been seen when the claim was registered on {entry.date[:10]}"
 
 
 def _sequential_verdict(study: Study, claim: Mapping[str, Any], state: ClaimState) -> ClaimVerdict:
