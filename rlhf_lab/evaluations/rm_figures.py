@@ -1,9 +1,7 @@
-"""Data of the figures of a report card: `reward_report.json`, and one row per pair in `pairs.jsonl`."""
+"""Data of the figures of a report card: `reward_report.json`."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,23 +100,3 @@ def equal_groups(values_N: FloatArray) -> list[np.ndarray]:
     edges = np.unique(np.quantile(values_N, inner))
     group_N = np.searchsorted(edges, values_N, side="left")
     return [np.flatnonzero(group_N == group) for group in np.unique(group_N)]
-
-
-def pair_rows(margin_N: FloatArray, pairs: Sequence[Pair]) -> str:
-    """Return JSONL rows of pairs: prompt index, margin in units of the reward, lengths in words, and known labels."""
-    chosen_N, rejected_N = pair_words(pairs)
-    prompts = prompt_ids(pairs).tolist()
-    margins = margin_N.tolist()
-    lines = []
-    for i, pair in enumerate(pairs):
-        row = {
-            "prompt_id": prompts[i],
-            "margin": None if math.isnan(margins[i]) else round(margins[i], 6),
-            "words_chosen": int(chosen_N[i]),
-            "words_rejected": int(rejected_N[i]),
-        }
-        for key in ("p_chosen", "gold_chosen", "gold_rejected"):
-            if math.isfinite(pair.meta.get(key, math.nan)):  # needs.gold may leave a response unscored
-                row[key] = round(float(pair.meta[key]), 6)
-        lines.append(json.dumps(row) + "\n")
-    return "".join(lines)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.files import write_json, write_text
+from rlhf_lab.core.files import write_json
 from rlhf_lab.core.types import FloatArray, Oracle, Pair, RewardBatch, TextReward
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.evaluations.evaluator import ScoredPolicyStage
@@ -40,7 +40,6 @@ from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
-PAIRS_FILE = "pairs.jsonl"
 PRIMARY = (
     *("accuracy", "longer_wins", "accuracy/longer_chosen", "accuracy/shorter_chosen", "accuracy/length_matched"),
     *("filler_shift", "filler_slope", "filler_bias", "ece", "ece_perfect", "ece_scaled", "brier", "temperature"),
@@ -73,7 +72,6 @@ class ReportCard(ScoredPolicyStage):
             scored = ScoredPairs.of(reward, pairs)
             metrics = pairs_report(reward, scored, unit or 1.0, self.settings.bins, run.corpus.oracle) | metrics
             figures |= rm_figures.pair_figures(scored.margin_N, unit or 1.0, pairs, self.settings.bins)
-            write_text(run.directory / PAIRS_FILE, rm_figures.pair_rows(scored.margin_N, pairs))
         write_json(run.directory / rm_figures.FILE, figures)
         primary = [metric for metric in PRIMARY if metric in metrics]
         return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)

@@ -101,7 +101,6 @@ class OnPolicySettings(PolicySettings):
             old_logps=sampler.
         ptx_weight: weight of the SFT loss on corpus responses; each update uses as many of them as sampled responses
             (arXiv:2203.02155, eq. 2); 0 is off.
-        condition: metric by which `advantage=canon` splits groups.
         inter_weight: weight of CANON's comparison between the halves, in [0, 1]; ½ is Dr. GRPO.
         dynamic_sampling: number of rounds that replace prompts whose responses all have the same reward, before
             penalties (arXiv:2503.14476, section 3.2); 0 is off.
@@ -189,7 +188,6 @@ class OnPolicySettings(PolicySettings):
     staleness: Annotated[int, Ge(0, hint="0 samples with the current weights")] = 0
     ptx_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     # Selection of samples and tasks.
-    condition: Literal["tokens", "surprise"] = "tokens"
     inter_weight: Annotated[float, Ge(0), Le(1)] = 0.5
     dynamic_sampling: Annotated[int, Ge(0, hint="0 is off")] = 0
     rollout_filter: Literal["none", "best", "best_random", "best_worst"] = "none"
