@@ -127,7 +127,6 @@ MONITOR_OF_A_RUN = (
         "iteration, recorded from 0, at which the monitor ended training; its responses were not trained on",
         title="stopped at",
     ),
-    Metric("kl_raised", "total factor by which the monitor multiplied the KL coefficient (action=raise_kl)"),
 )
 """Metrics of monitor.py for a run."""
 

@@ -92,9 +92,6 @@ class Watch:
         warmup: checkpoints of the baseline; None is the value of the settings.
 
     Attributes:
-        factor: product of all increases of the KL coefficient so far.
-        raised_by: increase of the KL coefficient in the last iteration; 1 without one.
-        raised: checkpoint of the last increase.
         stopped: iteration whose responses ended training, or None.
         pause: reason why this command saves and ends before it trains on these responses; empty if it continues.
         listener: reward that is used for training, if it is monitored.
@@ -114,9 +111,6 @@ class Watch:
         self.detector = Detector(limits)
         if self.on:
             write_json(run.directory / LIMITS_FILE, asdict(self.detector.limits))
-        self.factor = 1.0
-        self.raised_by = 1.0
-        self.raised = -self.settings.rising  # early enough to allow an increase at the first checkpoint
         self.stopped: int | None = None
         self.pause = ""
         self.iterations = iterations
@@ -172,7 +166,6 @@ class Watch:
     def see(self, row: dict[str, Any]) -> dict[str, float]:
         """Log and judge one iteration's responses, and act on a strong warning. Returns metrics to log."""
         iteration = self.detector.iteration
-        self.raised_by = 1.0
         append_jsonl(self.run.directory / TRACE, [{"iteration": iteration, **row}])
         # The row is read back as written, i.e. rounded, so that a replay of the trace reaches the same verdict.
         verdict = self.detector.see(IterationBatch.from_row(row))
@@ -197,8 +190,7 @@ class Watch:
         return metrics
 
     def _act_on_warning(self, iteration: int, rules: str) -> None:
-        """Stop, pause, or raise the KL coefficient, unless it was raised within the last `rising` checkpoints."""
-        checkpoint = self.detector.checkpoints
+        """Stop or pause, if the settings say so."""
         if self.settings.action == "stop":
             self.stopped = iteration
         elif self._pauses:
@@ -207,11 +199,6 @@ class Watch:
                 f"trained on its responses; check python -m rlhf_lab report {self.run.directory}, and repeat the "
                 "command with alerts.continue_paused=true to resume from here"
             )
-        # an increase needs some checkpoints before it shows an effect
-        elif self.settings.action == "raise_kl" and checkpoint - self.raised >= self.settings.rising:
-            self.raised = checkpoint
-            self.raised_by = self.settings.factor
-            self.factor *= self.raised_by
 
     @property
     def _pauses(self) -> bool:
@@ -242,7 +229,6 @@ class Watch:
             "log": "; training continues, reward.monitor.action=stop would end it",
             "stop": "; it stops training",
             "pause": "; it pauses training" if self._pauses else "; training continues (alerts.continue_paused=true)",
-            "raise_kl": f"; it multiplies the KL coefficient by {self.settings.factor:g}",
         }
         return consequences[self.settings.action]
 
@@ -265,8 +251,6 @@ class Watch:
         if self.stopped is not None:
             self.run.note(f"stopped by monitor at iteration {self.stopped + 1}, whose responses were not trained on")
             metrics["stopped_at"] = float(self.stopped)
-        if self.settings.action == "raise_kl":
-            metrics["kl_raised"] = self.factor
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -275,9 +259,7 @@ class Watch:
             return {}
         path = self.run.directory / TRACE
         return {
-            "factor": self.factor,
             "stopped": self.stopped,
-            "raised": self.raised,
             # a command that was killed before it reported its pause will pause again
             **({"pause": self.pause} if self.pause else {}),
             "detector": self.detector.state_dict(),
@@ -288,9 +270,7 @@ class Watch:
         """Resume from a checkpoint. Later rows of the trace are removed, because their iterations run again."""
         if not self.on:
             return
-        self.factor = float(state["factor"])
         self.stopped = state["stopped"]
-        self.raised = int(state["raised"])
         if self._pauses:
             self.pause = state.get("pause", "")
         self.detector.load_state_dict(state["detector"])

@@ -73,11 +73,7 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     changes = changes or {}
     batches = read_trace(source)
     saved = read_object(source / LIMITS_FILE) if source.is_dir() else {}
-    problems = [
-        f"{name} has no effect, because nothing is trained here; remove it"
-        for name in ("action", "factor")
-        if name in changes
-    ]
+    problems = ["action has no effect, because nothing is trained here; remove it"] if "action" in changes else []
     # The rules on settings are about the changes together with the settings of the run.
     of_run = {name: saved[name] for name in Monitor.__dataclass_fields__ if name in saved}
     settings = schema.build(Monitor, {**of_run, **changes}, "monitor", problems)

@@ -26,9 +26,9 @@ class Monitor(CheckedSettings):
 
     Args:
         action: effect of a strong warning. `log` only reports it (metrics.jsonl, monitor.jsonl, result.json).
-            `raise_kl` multiplies the KL coefficient. `stop` ends training before it uses these responses, evaluates and
-            completes the stage. `pause` saves before it uses them and ends the command; the same command with
-            alerts.continue_paused=true resumes. `off` disables the monitor.
+            `stop` ends training before it uses these responses, evaluates and completes the stage. `pause` saves before
+            it uses them and ends the command; the same command with alerts.continue_paused=true resumes. `off` disables
+            the monitor.
         every: number of iterations per checkpoint of the monitor; in iterative DPO a round is an iteration.
         warmup: number of checkpoints of the baseline. In iterative DPO the baseline is the first round, which is
             sampled by the starting policy.
@@ -45,11 +45,9 @@ class Monitor(CheckedSettings):
             `tolerance`; it applies to each CUSUM.
         tolerance: relative change of the mean length or disagreement that a CUSUM accepts; also accepted by `length_z`
             in episodes with an environment.
-        factor: factor of `raise_kl`. It is applied at most once in `rising` checkpoints. The target of an adaptive
-            controller is multiplied by 1/factor, so that the controller does not undo the change.
     """
 
-    action: Literal["off", "log", "raise_kl", "stop", "pause"] = "log"
+    action: Literal["off", "log", "stop", "pause"] = "log"
     every: Annotated[int, Ge(1)] = 1
     warmup: Annotated[int, Ge(1)] = 5
     signals: Annotated[
@@ -61,7 +59,6 @@ class Monitor(CheckedSettings):
     rising: Annotated[int, Ge(2)] = 3
     budget: Annotated[float, Gt(0), Lt(1)] = 0.05
     tolerance: Annotated[float, Ge(0)] = 0.1
-    factor: Annotated[float, Gt(1)] = 2.0
 
     def rules(self) -> tuple[Rule, ...]:
         return (

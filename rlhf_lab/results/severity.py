@@ -15,7 +15,6 @@ import math
 from rlhf_lab.monitoring.detector import level_name
 from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.results.wording import compact
 
 HARMS = frozenset({"over-optimisation", "padding", "garbling"})
 """Signs that are harms by themselves, not only symptoms."""
@@ -62,9 +61,7 @@ def reaction(run: StoredRun) -> str:
     """Return what the monitor did about its strong warnings."""
     if (stopped := _scored_result(run, "stopped_at")) is not None:
         return f"it stopped training at iteration {stopped + 1:.0f}"
-    if (factor := _scored_result(run, "kl_raised")) is None:
-        return "training continued (reward.monitor.action=log only reports)"
-    return f"it multiplied the KL coefficient by {compact(factor)}" if factor > 1 else "training continued"
+    return "training continued (reward.monitor.action=log only reports)"
 
 
 def disagreement(monitor: str | None, light_states: list[str]) -> str:

@@ -839,22 +839,6 @@ waste_by_rewards in EpisodeGroup.wasted
     groups that penalties tell apart count as wasted, though they are trained on
     - _same(self.scores)
     + _same(self.rewards)
-kl_raised_at_every_checkpoint in Watch._act_on_warning
-    the KL coefficient doubles at every checkpoint in alarm
-    - checkpoint - self.raised >= self.settings.rising
-    + checkpoint > self.raised
-kl_raised_one_checkpoint_late in Watch._act_on_warning
-    the KL coefficient is raised a checkpoint later than the setting says
-    - checkpoint - self.raised >= self.settings.rising
-    + checkpoint - self.raised > self.settings.rising
-last_raise_forgotten_on_resume in Watch.load_state_dict
-    a resumed run raises the KL coefficient again at once
-    - int(state['raised'])
-    + -self.settings.rising
-raise_repeated_in_every_iteration in Watch.see
-    one alarm multiplies the KL coefficient in every iteration after it
-    - self.raised_by = 1.0
-    + pass
 """
 
 PENALTIES = """

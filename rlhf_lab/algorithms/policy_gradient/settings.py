@@ -218,16 +218,12 @@ class OnPolicySettings(PolicySettings):
         monitor, limit = config.reward.monitor, config.rollout.max_new_tokens
         problems = []
         # The monitor compares with a baseline of `warmup` checkpoints, so a short run ends before it can act.
-        if monitor.action in ("stop", "raise_kl") and self.iterations // monitor.every <= monitor.warmup:
+        if monitor.action == "stop" and self.iterations // monitor.every <= monitor.warmup:
             problems.append(
-                f"reward.monitor.action={monitor.action} never acts: algorithm.iterations={self.iterations} give only "
+                f"reward.monitor.action=stop never acts: algorithm.iterations={self.iterations} give only "
                 f"{self.iterations // monitor.every} checkpoints, and the first reward.monitor.warmup={monitor.warmup} "
                 f"are the baseline; set algorithm.iterations={monitor.every * (monitor.warmup + monitor.rising)} or "
                 "higher, or lower warmup"
-            )
-        if monitor.action == "raise_kl" and (self.kl_controller == "none" or not self.beta):
-            problems.append(
-                "reward.monitor.action=raise_kl multiplies a KL coefficient of 0; set algorithm.beta above 0"
             )
         # With greedy decoding all responses of a group are equal, and their advantages are 0.
         if not config.rollout.temperature:
