@@ -1,6 +1,6 @@
 """The reward-hacking detector in a live run: it judges every batch of responses, logs its statistics, and may act.
 
-The length, reward, disagreement and true reward of every response are written to monitor.jsonl, one row per iteration,
+The length, reward and true reward of every response are written to monitor.jsonl, one row per iteration,
 and the limits to monitor.json. `python -m rlhf_lab monitor DIR` judges the run again, optionally with other limits.
 """
 
@@ -32,15 +32,9 @@ from rlhf_lab.sampling.experience import EpisodeGroup, episodes_of
 from rlhf_lab.statistics.estimates import finite_or_none
 from rlhf_lab.training.run import Run
 
-DISAGREEMENT = "disagreement"
-"""Name of the reward part with the spread of an ensemble's members; see `rewards/learned/bt.py`."""
-
 
 class Listener:
-    """A reward that records the monitor's inputs for each response until the monitor collects them.
-
-    These are the disagreement of its ensembles, and the part of the reward that is not the outcome of the task.
-    """
+    """A reward that records for each response the part that is not the outcome, until the monitor collects it."""
 
     def __init__(self, reward: TrainingReward):
         self._reward = reward
@@ -48,39 +42,24 @@ class Listener:
         self.observe = reward.observe
         self.state_dict = reward.state_dict
         self.load_state_dict = reward.load_state_dict
-        self._recorded: dict[tuple[str, str], tuple[float, float]] = {}
+        self._recorded: dict[tuple[str, str], float] = {}
 
     def __call__(self, episodes: Sequence[Episode]) -> RewardBatch:
         batch = self._reward(episodes)
-        values = zip(disagreement(batch), unverified(batch), strict=True)
-        for episode, value in zip(episodes, values, strict=True):
+        for episode, value in zip(episodes, unverified(batch).tolist(), strict=True):
             self._recorded[episode.prompt, episode.response] = value
         return batch
 
-    def recorded(self, episodes: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
-        """Return what was recorded for these episodes, and clear the record.
-
-        The first array is the disagreement, the second the part of the reward that is not the outcome, (N,) each.
-        Unscored episodes have NaN.
-        """
+    def recorded(self, episodes: Sequence[Episode]) -> FloatArray:
+        """Return what was recorded for these episodes, (N,), NaN for unscored ones, and clear the record."""
         recorded, self._recorded = self._recorded, {}
-        missing = (np.nan, np.nan)
         keys = [(episode.prompt, episode.response) for episode in episodes]
-        values_N2 = [recorded.get(key, missing) for key in keys]
-        # reshaped, because an array without episodes has no second axis
-        disagreement_N, unverified_N = np.array(values_N2, dtype=np.float64).reshape(-1, 2).T
-        return disagreement_N, unverified_N
+        return np.array([recorded.get(key, np.nan) for key in keys], dtype=np.float64)
 
 
 def unverified(batch: RewardBatch) -> FloatArray:
     """Return the part of the rewards that is not the outcome of the task, (N,); NaN if no part is the outcome."""
     return np.full(len(batch.total_N), np.nan) if batch.unverified_N is None else batch.unverified_N
-
-
-def disagreement(batch: RewardBatch) -> FloatArray:
-    """Return the mean disagreement of all ensembles among the terms, (N,); NaN without an ensemble."""
-    ensembles = [values_N for name, values_N in batch.parts.items() if name.rpartition("/")[2] == DISAGREEMENT]
-    return np.mean(ensembles, axis=0) if ensembles else np.full(len(batch.total_N), np.nan)
 
 
 class Watch:
@@ -131,15 +110,10 @@ class Watch:
         groups = [group.sampled for group in groups]
         episodes = episodes_of(groups)
         reward_N = np.array([reward for group in groups for reward in group.rewards])
-        if self.listener:
-            disagreement_N, unverified_N = self.listener.recorded(episodes)
-        else:
-            disagreement_N, unverified_N = np.zeros(0), np.zeros(0)
-        return self.see(self.row(episodes, reward_N, disagreement_N, unverified_N))
+        unverified_N = self.listener.recorded(episodes) if self.listener else np.zeros(0)
+        return self.see(self.row(episodes, reward_N, unverified_N))
 
-    def row(
-        self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray, unverified_N: FloatArray
-    ) -> dict[str, Any]:
+    def row(self, episodes: Sequence[Episode], reward_N: FloatArray, unverified_N: FloatArray) -> dict[str, Any]:
         """Return a row of monitor.jsonl, including the true reward if it is known."""
         truth = self.run.measure_samples(episodes)
         prompts = [episode.task.prompt for episode in episodes]
@@ -150,7 +124,6 @@ class Watch:
             prompt_N=np.array(ids, dtype=float),
             tokens_N=np.array(tokens, dtype=float),
             reward_N=reward_N,
-            disagreement_N=disagreement_N,
             gold_N=truth.get("gold", np.zeros(0)),
             turns_N=self._turns(episodes),
             unverified_N=unverified_N,
@@ -219,7 +192,7 @@ class Watch:
             alerts.announce(self.run, alarm)
 
     def _level_name(self, name: str) -> str:
-        return level_name(name, self.settings.needed, parting=self.detector.parting_suffices)
+        return level_name(name, self.settings.signals, parting=self.detector.parting_suffices)
 
     def _consequence(self, level: str) -> str:
         """Return the effect of a strong warning on training as text; empty for the other levels."""

@@ -52,9 +52,10 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
 def _level_words(run: StoredRun, level: str) -> str:
     """Return a level of the monitor in words, with the number of signals that the run's settings ask for."""
     settings = (run.settings.get("reward") or {}).get("monitor") or {}
+    signals = settings.get("signals", Monitor.signals)
     # the rule has a result only if part of the reward is the outcome of the task
-    parting = "alarm/parting" in run.results and "reward_kl" in settings.get("signals", Monitor.signals)
-    return level_name(level, settings.get("needed", Monitor.needed), parting=parting)
+    parting = "alarm/parting" in run.results and "reward_kl" in signals
+    return level_name(level, signals, parting=parting)
 
 
 def reaction(run: StoredRun) -> str:

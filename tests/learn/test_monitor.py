@@ -42,7 +42,6 @@ CLASSES = {"ppo": "ProximalPolicyOptimisation", "grpo": "GroupPolicyOptimisation
 EAGER = (
     "reward.monitor.warmup=2",
     "reward.monitor.signals=[length_z]",
-    "reward.monitor.needed=1",
     "reward.monitor.z=0.05",
 )
 """Every checkpoint after warm-up is a strong warning, or nearly."""
@@ -137,23 +136,22 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     assert both[0] == both[1] and any(value is not None for value in both[0])
 
 
-def test_disagreement_of_an_ensemble_is_overheard():
+def test_the_rest_of_a_reward_is_recorded_until_it_is_collected():
     from rlhf_lab.core.types import RewardBatch
     from rlhf_lab.monitoring.monitor import Listener
-    from rlhf_lab.rewards.checked import CheckedReward
-    from rlhf_lab.rewards.graph import GraphReward
-    from rlhf_lab.rewards.learned.settings import BradleyTerry
-    from rlhf_lab.rewards.settings import RewardGraph
 
-    def reward(prompts, responses):
-        size = np.array([len(text) for text in responses], dtype=float)
-        return RewardBatch(size, {"disagreement": size / 10})
+    class Reward:
+        observe = state_dict = load_state_dict = None
 
-    listener = Listener(GraphReward({"bt": CheckedReward("bt", reward)}, RewardGraph(terms={"bt": BradleyTerry()})))
+        def __call__(self, episodes):
+            size_N = np.array([len(episode.response) for episode in episodes], dtype=float)
+            return RewardBatch(size_N, unverified_N=size_N / 10)
+
+    listener = Listener(Reward())
     listener(said(["p", "p"], ["a", "bb"]))
     listener(said(["q"], ["ccc"]))
-    disagreement, unverified = listener.recorded(said(["q", "p", "x"], ["ccc", "bb", "y"]))
-    assert disagreement.tolist()[:2] == [0.3, 0.2] and np.isnan(unverified).all()
+    found = listener.recorded(said(["q", "p", "x"], ["ccc", "bb", "y"]))
+    assert found.tolist()[:2] == [0.3, 0.2] and np.isnan(found[2])
     assert np.isnan(listener.recorded(said(["q"], ["ccc"]))).all()  # forgotten
 
 

@@ -47,8 +47,7 @@ def test_a_row_has_turns_where_an_environment_answers(environment, tmp_path):
             return RewardBatch(np.array([0.9, 0.8]), unverified_N=np.array([-0.1, -0.2]))
 
     watch.listen(Reward())(episodes)
-    disagreement_N, unverified_N = watch.listener.recorded(episodes)
-    row = watch.row(episodes, np.array([0.9, 0.8]), disagreement_N, unverified_N)
+    row = watch.row(episodes, np.array([0.9, 0.8]), watch.listener.recorded(episodes))
     batch = IterationBatch.from_row(row)
     assert row["tokens"] == [5, 5] and row["unverified"] == [-0.1, -0.2]
     assert ("turns" in row) is batch.by_turn is (environment is not None)

@@ -29,7 +29,7 @@ from rlhf_lab.losses.preference import PairLogps, consistency_rate
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows, sequence_logps
 from rlhf_lab.monitoring.audit import Auditor
-from rlhf_lab.monitoring.monitor import Watch, disagreement, unverified
+from rlhf_lab.monitoring.monitor import Watch, unverified
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.training.batching import plan_steps
@@ -133,7 +133,7 @@ class RollOut:
             metrics["consistency"] = consistency
         monitor_row = None
         if self.monitor.on:
-            monitor_row = self.monitor.row(episodes, rewards.total_N, disagreement(rewards), unverified(rewards))
+            monitor_row = self.monitor.row(episodes, rewards.total_N, unverified(rewards))
         return Round(index, metrics, pairs, consistency, monitor_row)
 
     def _metrics(
