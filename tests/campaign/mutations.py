@@ -731,14 +731,6 @@ millions_dropped_in_votes in equivalence.as_ballot
 """
 
 GRAPH = """
-turn_rewards_of_a_mean_not_divided in GraphReward._rewards_of_turns
-    with aggregate=mean turns earn more than their episode, and the last turn pays the difference
-    - sum(settings.weighting.values()) if settings.aggregate == 'mean' else 1.0
-    + 1.0
-unverified_part_of_a_mean_not_divided in combine.unverified
-    the monitor takes a better policy for one that hacks, or the other way round
-    - weighting[name] * term_value(parts[name], settings.terms[name]) / total_weight
-    + weighting[name] * term_value(parts[name], settings.terms[name])
 gate_above_its_floor in combine._gated
     responses that just pass a gate are punished
     - gate_N < gate.floor
