@@ -400,4 +400,3 @@ def test_members_with_another_vocabulary_are_refused(tmp_path):
     few = (*SMALL, f"outputs={tmp_path}", "+needs.policy_1=dpo", "++stages.dpo.data.train_pairs=60")
     refused = "needs.policy_1=dpo has another vocabulary than needs.policy"
     assert refused in problems("reward_model", *few, "algorithm.members=2")
-    assert refused not in problems("reward_model", *few, "algorithm.members=2", "algorithm.shared_trunk=true")
