@@ -46,7 +46,7 @@ _BY_KEY: dict[tuple[str, ...], str] = {
     ("algorithm.value_clip",): "cliprange_value clip_range_value",
     ("algorithm.value_weight",): "vf_coef value_loss_coef",
     ("algorithm.lam",): "gae_lambda",
-    (".penalty_weight", "algorithm.lam", "reward.penalty_weight"): "lambda",
+    (".penalty_weight", "algorithm.lam"): "lambda",
     ("algorithm.gamma_beta_ratio",): "simpo_gamma",
     ("algorithm.nll_weight",): "cpo_alpha rpo_alpha",
     ("model.lora.rank",): "lora_r lora_rank",

@@ -178,7 +178,7 @@ class StudySettings(Section):
         seen_seeds: seeds whose results were known when the claims were written, such as those of a pilot in another
             store. They do not count for the claims, and the page names them.
         sweep: override key → values; all combinations run. A command-line value for a key replaces it.
-        arms: name → settings of an arm, such as `{strict: {algorithm.beta: 0.3, reward.clip: 2}}`, for levels
+        arms: name → settings of an arm, such as `{strict: {algorithm.beta: 0.3, reward.temperature: 2}}`, for levels
             that differ in several settings. `sweep: {study.arm: [strict, …]}` runs them. An arm without settings is the
             recipe itself.
         arm: arm of a job; the sweep sets it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,12 @@ def load_from_file(where: str, setting: str) -> Any:
     path, name = _file_and_name(setting)
     if not path.is_file():
         raise ConfigError(f"{where}: there is no file {path} (relative to {Path.cwd()})")
-    module = import_user_code(where, lambda: _run_module(path))
+    try:
+        module = _run_module(path)
+    except Exception as error:  # importing user code can fail in any way
+        raise ConfigError(
+            f"{where} cannot be imported ({type(error).__name__}: {error}); correct the module"
+        ) from error
     if not hasattr(module, name):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         listed = ", ".join(functions) or "none"
@@ -40,16 +45,6 @@ def files_behind(setting: str) -> list[Path]:
     """Return the file of FILE.py:NAME and the modules next to it that it imports; empty if the file does not exist."""
     path, _ = _file_and_name(setting)
     return _with_neighbours(path) if path.is_file() else []
-
-
-def import_user_code(where: str, load: Callable[[], Any]) -> Any:
-    """Import user code. Raise ConfigError naming the setting for any exception of the import."""
-    try:
-        return load()
-    except Exception as error:  # importing user code can fail in any way
-        raise ConfigError(
-            f"{where} cannot be imported ({type(error).__name__}: {error}); correct the module"
-        ) from error
 
 
 def raised_in(error: BaseException, files: Collection[Path]) -> str:

@@ -284,13 +284,6 @@ REWARD_REPORT = (
         phrase="rank correlation with gold on policy replies",
     ),
     Metric(
-        "starc/gold",
-        "STARC distance of the reward from gold: 0 same order, 0.71 unrelated, 1 opposite",
-        title="distance from gold",
-        better="lower",
-    ),
-    Metric("starc/gold/<part>", "`starc/gold` of a term or an ensemble member", better="lower"),
-    Metric(
         "disagreement",
         "standard deviation between the members of an ensemble, mean over policy responses, in sd of scores",
         title="disagreement",

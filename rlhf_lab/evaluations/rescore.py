@@ -25,7 +25,7 @@ class Rescoring:
         """Return label → reward graph: one per weighting, or the configured reward if no weighting is named."""
         graph = self.run.config.reward
         if not self.settings.weightings:
-            return {label_of(graph.weighting) or graph.aggregate: graph}
+            return {label_of(graph.weighting): graph}
         try:
             return {label_of(weights): replace(graph, weights=weights) for weights in self.settings.weightings}
         except ConfigError as error:

@@ -1,10 +1,8 @@
-"""Data of the figures of a report card: `reward_report.json`, and one row per pair in `pairs.jsonl`."""
+"""Data of the figures of a report card: `reward_report.json`."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import numpy as np
 from rlhf_lab.core.types import FloatArray, Pair
 from rlhf_lab.evaluations.reward_audit import pair_words, prompt_ids
 from rlhf_lab.statistics import calibration
-from rlhf_lab.statistics.association import starc_distances
 from rlhf_lab.statistics.inference import clustered_rate
 
 FILE = "reward_report.json"
@@ -20,8 +17,6 @@ GROUPS = 6
 """Maximum number of groups of equal size along an axis of length."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the scores for each length group."""
-COMPARED = 10
-"""Maximum number of rewards in the distance matrix."""
 
 
 def pair_figures(margin_N: FloatArray, unit: float, pairs: Sequence[Pair], bins: int) -> dict[str, Any]:
@@ -58,41 +53,21 @@ def accuracy_by_length(margin_N: FloatArray, pairs: Sequence[Pair]) -> list[dict
     return rows
 
 
-def response_figures(rewards: Mapping[str, FloatArray], words_N: FloatArray, prompts: Sequence[str]) -> dict[str, Any]:
-    """Return scores by length of policy responses, and the distances between rewards.
+def score_by_length(scores_N: FloatArray, words_N: FloatArray) -> list[dict[str, Any]]:
+    """Return quantiles of the scores of policy responses, in groups of similar length.
 
     Args:
-        rewards: the reward first, then its parts, and the ground truth if it is known, (N,) each.
         words_N: number of words of each response, (N,).
     """
-    scores_N = rewards["reward"]
-    by_length = []
+    rows = []
     for group in equal_groups(words_N):
         scored = scores_N[group][~np.isnan(scores_N[group])]
         if scored.size:
             group_words = words_N[group]
             shortest_max = (float(group_words.min()), float(group_words.max()))
             five = np.quantile(scored, QUANTILES).tolist()
-            by_length.append({"words": shortest_max, "n": int(scored.size), "five": five})
-    distances = starc_distances(rewards, prompts)
-    pairs = [{"between": list(names), **distance.to_dict()} for names, distance in distances.items()]
-    return {"score_by_length": by_length, "distances": {"names": list(rewards), "pairs": pairs}}
-
-
-def distinct(scores_N: FloatArray, parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the reward and those of its parts that are separate rewards, up to `COMPARED`.
-
-    Excluded are repetitions (the only term of a graph equals its reward), constants, and the disagreement of ensembles.
-    """
-    rewards = {"reward": scores_N}
-    for name, values_N in parts.items():
-        scored = values_N[~np.isnan(values_N)]
-        varies = scored.size and np.ptp(scored) > 0
-        is_reward = name.rpartition("/")[2] != "disagreement"
-        repeated = any(np.array_equal(values_N, reward_N, equal_nan=True) for reward_N in rewards.values())
-        if varies and is_reward and not repeated:
-            rewards[name] = values_N
-    return dict(list(rewards.items())[:COMPARED])
+            rows.append({"words": shortest_max, "n": int(scored.size), "five": five})
+    return rows
 
 
 def equal_groups(values_N: FloatArray) -> list[np.ndarray]:
@@ -102,23 +77,3 @@ def equal_groups(values_N: FloatArray) -> list[np.ndarray]:
     edges = np.unique(np.quantile(values_N, inner))
     group_N = np.searchsorted(edges, values_N, side="left")
     return [np.flatnonzero(group_N == group) for group in np.unique(group_N)]
-
-
-def pair_rows(margin_N: FloatArray, pairs: Sequence[Pair]) -> str:
-    """Return JSONL rows of pairs: prompt index, margin in units of the reward, lengths in words, and known labels."""
-    chosen_N, rejected_N = pair_words(pairs)
-    prompts = prompt_ids(pairs).tolist()
-    margins = margin_N.tolist()
-    lines = []
-    for i, pair in enumerate(pairs):
-        row = {
-            "prompt_id": prompts[i],
-            "margin": None if math.isnan(margins[i]) else round(margins[i], 6),
-            "words_chosen": int(chosen_N[i]),
-            "words_rejected": int(rejected_N[i]),
-        }
-        for key in ("p_chosen", "gold_chosen", "gold_rejected"):
-            if math.isfinite(pair.meta.get(key, math.nan)):  # needs.gold may leave a response unscored
-                row[key] = round(float(pair.meta[key]), 6)
-        lines.append(json.dumps(row) + "\n")
-    return "".join(lines)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.files import write_json, write_text
+from rlhf_lab.core.files import write_json
 from rlhf_lab.core.types import FloatArray, Oracle, Pair, RewardBatch, TextReward
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.evaluations.evaluator import ScoredPolicyStage
@@ -33,18 +33,17 @@ from rlhf_lab.evaluations.settings import RewardReport
 from rlhf_lab.rewards.graph import text_reward
 from rlhf_lab.rewards.learned.bt import ScoreScale, member_folders
 from rlhf_lab.statistics import calibration
-from rlhf_lab.statistics.association import pooled_products, starc_distance, within_prompts
+from rlhf_lab.statistics.association import pooled_products, within_prompts
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.rows import column
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
-PAIRS_FILE = "pairs.jsonl"
 PRIMARY = (
     *("accuracy", "longer_wins", "accuracy/longer_chosen", "accuracy/shorter_chosen", "accuracy/length_matched"),
     *("filler_shift", "filler_slope", "filler_bias", "ece", "ece_perfect", "ece_scaled", "brier", "temperature"),
-    *("gold_correlation/within", "length_correlation/given_gold", "spearman/corpus", "spearman/ood", "starc/gold"),
+    *("gold_correlation/within", "length_correlation/given_gold", "spearman/corpus", "spearman/ood"),
     *("disagreement", "unscored"),
 )
 
@@ -73,7 +72,6 @@ class ReportCard(ScoredPolicyStage):
             scored = ScoredPairs.of(reward, pairs)
             metrics = pairs_report(reward, scored, unit or 1.0, self.settings.bins, run.corpus.oracle) | metrics
             figures |= rm_figures.pair_figures(scored.margin_N, unit or 1.0, pairs, self.settings.bins)
-            write_text(run.directory / PAIRS_FILE, rm_figures.pair_rows(scored.margin_N, pairs))
         write_json(run.directory / rm_figures.FILE, figures)
         primary = [metric for metric in PRIMARY if metric in metrics]
         return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
@@ -223,19 +221,13 @@ def responses_report(
     metrics = filler_report(reward, prompts, responses, scores_N, oracle)
     metrics |= disagreement_report(RewardBatch(scores_N, parts), prompts)
     columns = {"reward": scores_N, "words": words(responses) / 10}  # slopes are per 10 words
-    rewards = rm_figures.distinct(scores_N, parts)
     if oracle is None:
         within = within_prompts(columns, prompts)
         metrics["length_correlation"] = within.correlation("reward", "words")
         metrics["length_slope"] = within.slope("reward", "words")
     else:
-        truth_N = truth(oracle, prompts, responses)
-        metrics |= truth_report({**columns, "truth": truth_N}, prompts)
-        for name, values_N in rewards.items():
-            if name != "reward":  # the distance of the reward itself is `starc/gold`
-                metrics[f"starc/gold/{name}"] = starc_distance(values_N, truth_N, prompts)
-        rewards["truth"] = truth_N
-    return metrics, rm_figures.response_figures(rewards, words(responses), prompts)
+        metrics |= truth_report({**columns, "truth": truth(oracle, prompts, responses)}, prompts)
+    return metrics, {"score_by_length": rm_figures.score_by_length(scores_N, words(responses))}
 
 
 def truth_report(columns: Mapping[str, FloatArray], prompts: list[str]) -> dict[str, Any]:
@@ -254,7 +246,6 @@ def truth_report(columns: Mapping[str, FloatArray], prompts: list[str]) -> dict[
         "length_slope": within.slope("reward", "words"),
         "length_slope/given_gold": within.slope("reward", "words", "truth"),
         "spearman/ood": pooled_products(scores, prompts, ranks=True).correlation("reward", "truth"),
-        "starc/gold": starc_distance(columns["reward"], columns["truth"], prompts),
     }
 
 

@@ -22,13 +22,13 @@ class GroupScores(NamedTuple):
     Attributes:
         scores_BG: reward of each response; NaN where unscored.
         greedy_B: reward of the greedy response to each prompt, for `remax`.
-        condition_BG: the metric by which `canon` splits a group, e.g. response length.
+        lengths_BG: length of each response, by which `canon` splits a group.
         inter_weight: weight μ of CANON's comparison between the two halves, in [0, 1].
     """
 
     scores_BG: Tensor
     greedy_B: Tensor | None = None
-    condition_BG: Tensor | None = None
+    lengths_BG: Tensor | None = None
     inter_weight: float = 0.5
 
 
@@ -65,18 +65,18 @@ def remax(group: GroupScores) -> Tensor:
 
 
 def canon(group: GroupScores) -> Tensor:
-    """CANON (arXiv:2509.23962): rank a group by a metric, split it into halves, and compare across and within them.
+    """CANON (arXiv:2509.23962): rank a group by length, split it into halves, and compare across and within them.
 
     μ·(r − mean of the other half) + (1 − μ)·(r − mean of the own half). With μ = ½ and an even count this is `dr_grpo`.
     Only scored responses are split. With an odd count the middle response belongs to the lower half. An empty half gets
     the group's mean.
     """
-    assert group.condition_BG is not None, "canon needs the metric it splits groups by"
+    assert group.lengths_BG is not None, "canon needs the lengths of the responses"
     scores_BG = group.scores_BG
     scored_BG = scores_BG.isfinite()
-    condition_BG = group.condition_BG.masked_fill(~scored_BG, torch.inf)  # unscored responses rank last
+    lengths_BG = group.lengths_BG.masked_fill(~scored_BG, torch.inf)  # unscored responses rank last
     # The argsort of an argsort is the rank of each response.
-    rank_BG = condition_BG.argsort(dim=1, stable=True).argsort(dim=1)
+    rank_BG = lengths_BG.argsort(dim=1, stable=True).argsort(dim=1)
     lower_size_B1 = (scored_BG.sum(1, keepdim=True) + 1) // 2
     upper_BG = scored_BG & (rank_BG >= lower_size_B1)
     group_mean_B1 = scores_BG.nanmean(1, keepdim=True)

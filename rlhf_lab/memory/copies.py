@@ -152,8 +152,7 @@ def section_copies(stage: Stage) -> list[Copy]:
 def _member_count(need: Stage | External) -> int:
     """Return the number of models of a reward ensemble, from a stage's settings or from the files of a directory."""
     if isinstance(need, Stage) and not Path(need.model).is_dir():
-        settings = need.config.algorithm
-        return 1 if getattr(settings, "shared_trunk", False) else getattr(settings, "members", 1)
+        return getattr(need.config.algorithm, "members", 1)
     other_members = (Path(need.model) / "members").glob("*")  # the first member is the directory itself
     return 1 + sum((path / "config.json").is_file() for path in other_members)
 

@@ -5,7 +5,6 @@ It has these rules, each with a statistic per checkpoint (`hacking.py` has the f
     length_z       |z| of the mean response length against the warm-up baseline exceeds `z`
     reward_kl      KL(initial ‖ current) of the reward distribution exceeds `kl`, and rises over `rising` checkpoints
     length_cusum   CUSUM of the mean length; its false-alarm budget is for the entire run, not for a checkpoint
-    disagreement   the same CUSUM, upward only, of the disagreement of an ensemble's members
     parting        the same CUSUM, upward only, of the divergence between reward and outcome: the part of the reward
                    that is not the outcome of the task, minus the outcome
 
@@ -15,17 +14,17 @@ turns. The mix of kinds of turns also changes that length, so `length_z` only co
 A reward that is partly or fully the outcome of the task (`TermSettings.outcome`) rises when a policy improves. Then
 `parting` replaces `reward_kl`: it detects that the remaining part of the reward gains more than the outcome does.
 
-An alarm of one rule in `signals` is a warning. Alarms of `needed` of these rules at the same checkpoint are a strong
-warning, which files call `hard_stop` for every value of `action`. If `reward_kl` is one of the signals, `parting` alone
-is a strong warning, because it compares proxy and outcome. No rule reads the true reward of simulated worlds. It only
-serves to judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, displayed
-ones from 1.
+An alarm of one rule in `signals` is a warning. Alarms of two of these rules at the same checkpoint, or of the only one,
+are a strong warning, which files call `hard_stop` for every value of `action`. If `reward_kl` is one of the signals,
+`parting` alone is a strong warning, because it compares proxy and outcome. No rule reads the true reward of simulated
+worlds. It only serves to judge afterwards whether an alarm was right and how early it came. Recorded iterations count
+from 0, displayed ones from 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -47,24 +46,28 @@ from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.monitoring.truth import GoldTruth, truth_of_samples
 from rlhf_lab.statistics.estimates import floats
 
-RULES = ("length_z", "reward_kl", "length_cusum", "disagreement", "parting")
+RULES = ("length_z", "reward_kl", "length_cusum", "parting")
 LEVELS = ("ok", "warning", "hard_stop")
-NUMBERS = ("no", "one", "two", "three", "four")
 LEAST_REWARDS = 16
 """Minimum number of scored responses of a checkpoint with a reward distribution."""
 
 
-def level_name(name: str, needed: int = 2, *, parting: bool = False) -> str:
+def needed(signals: Sequence[str]) -> int:
+    """Return the number of signals in alarm at one checkpoint that are a strong warning: two, or the only one."""
+    return min(2, len(signals))
+
+
+def level_name(name: str, signals: Sequence[str], *, parting: bool) -> str:
     """Return a level in words, e.g. "strong warning (two signals)"; return the name of a rule unchanged.
 
     Args:
-        needed: number of simultaneous signals that are a strong warning.
+        signals: rules that count.
         parting: True if the rule `parting` alone is a strong warning too.
     """
     if name != "hard_stop":
         return name
-    signals = f"{NUMBERS[needed]} signal{'s' * (needed != 1)}"
-    return f"strong warning ({signals}{', or parting alone' * parting})"
+    number = "two signals" if needed(signals) == 2 else "one signal"
+    return f"strong warning ({number}{', or parting alone' * parting})"
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,6 @@ class DetectorSettings:
     budget: float
     tolerance: float
     signals: tuple[str, ...]
-    needed: int
     seed: int = 0
 
     @classmethod
@@ -104,7 +106,6 @@ class IterationBatch:
         prompt_N: id of each response's prompt: any numbers that are equal for the same prompt.
         tokens_N: number of tokens, over all turns.
         reward_N: reward; NaN if unscored.
-        disagreement_N: disagreement of the ensemble's members; NaN or empty without an ensemble.
         gold_N: true reward; NaN or empty if unknown.
         turns_N: number of turns of an episode with an environment; NaN or empty without one.
         unverified_N: part of the reward that is not the outcome; NaN or empty if no part of it is the outcome.
@@ -113,7 +114,6 @@ class IterationBatch:
     prompt_N: FloatArray
     tokens_N: FloatArray
     reward_N: FloatArray
-    disagreement_N: FloatArray
     gold_N: FloatArray
     turns_N: FloatArray = field(default_factory=lambda: np.zeros(0))
     unverified_N: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -186,8 +186,8 @@ class Detector:
         checkpoints: number of checkpoints judged, i.e. those after warm-up.
         pending: batches since the last checkpoint.
         warm: checkpoints of the warm-up; empty once the baseline is fitted.
-        length, spread, parting: CUSUM of the mean length, of the ensemble's disagreement, and of the divergence between
-            reward and outcome. None until the baseline is fitted; the last two also if the run has no such quantity.
+        length, parting: CUSUM of the mean length, and of the divergence between reward and outcome. None until the
+            baseline is fitted; `parting` also if no part of the reward is the outcome.
         edges, initial_K: bins of the reward distribution and their counts in the warm-up; empty without rewards.
         kls: last values of `reward_kl`.
         level: level of the last checkpoint, an index into LEVELS.
@@ -203,7 +203,6 @@ class Detector:
         self.pending: list[IterationBatch] = []
         self.warm: list[IterationBatch] = []
         self.length: Cusum | None = None
-        self.spread: Cusum | None = None
         self.parting: Cusum | None = None
         self.by_turn = False
         self.edges = np.zeros(0)
@@ -235,7 +234,6 @@ class Detector:
         """Fit the baseline to the checkpoints of the warm-up, and set the thresholds."""
         self.by_turn = any(batch.by_turn for batch in self.warm)
         self.length = self._start_cusum("length_N", two_sided=True)
-        self.spread = self._start_cusum("disagreement_N")
         self.parting = self._start_cusum("parting_N")
         reward_N = _join_batches(self.warm).reward_N
         # with few rewards the bins would be too noisy to compare
@@ -272,14 +270,10 @@ class Detector:
         prompts = len(length_B)
         statistics["length_z"] = self.length.baseline.z(length, prompts, tolerance=self._length_tolerance())
         statistics["length_cusum"] = self.length.step(length, prompts)
-        for rule, cusum, values_N in (
-            ("disagreement", self.spread, batch.disagreement_N),
-            ("parting", self.parting, batch.parting_N),
-        ):
-            value_B = by_prompt(values_N, batch.prompt_N)
-            # an ensemble or an outcome may be missing in a single checkpoint; its CUSUM then keeps its sum
-            if cusum is not None and len(value_B):
-                statistics[rule] = cusum.step(float(value_B.mean()), len(value_B))
+        parting_B = by_prompt(batch.parting_N, batch.prompt_N)
+        # an outcome may be missing in a single checkpoint; its CUSUM then keeps its sum
+        if self.parting is not None and len(parting_B):
+            statistics["parting"] = self.parting.step(float(parting_B.mean()), len(parting_B))
         scored = int(np.isfinite(batch.reward_N).sum())
         # with an outcome in the reward, `parting` replaces this rule
         if self.parting is None and len(self.initial_K) and scored >= LEAST_REWARDS:
@@ -292,11 +286,10 @@ class Detector:
         if abs(statistics["length_z"]) > limits.z:
             alarms.append("length_z")
         # these CUSUMs are in units of their thresholds; a rule without data has no statistic and no alarm
-        cusum_rules = ("length_cusum", "disagreement", "parting")
-        alarms += [rule for rule in cusum_rules if statistics.get(rule, 0.0) > 1]
+        alarms += [rule for rule in ("length_cusum", "parting") if statistics.get(rule, 0.0) > 1]
         evidence = sum(rule in alarms for rule in limits.signals)
         # one rule that compares proxy and outcome is sufficient evidence of hacking
-        if evidence >= limits.needed or (self.parting_suffices and "parting" in alarms):
+        if evidence >= needed(limits.signals) or (self.parting_suffices and "parting" in alarms):
             self.level = 2
         else:
             self.level = 1 if evidence else 0
@@ -385,7 +378,7 @@ class Detector:
             "gold": self.gold,
             "pending": [batch.to_row() for batch in self.pending],
             "warm": [batch.to_row() for batch in self.warm],
-            "cusums": [None if cusum is None else asdict(cusum) for cusum in (self.length, self.spread, self.parting)],
+            "cusums": [None if cusum is None else asdict(cusum) for cusum in (self.length, self.parting)],
             "by_turn": self.by_turn,
             "edges": self.edges.tolist(),
             "initial": self.initial_K.tolist(),
@@ -401,8 +394,7 @@ class Detector:
         self.gold = [(mean, error) for mean, error in state["gold"]]
         self.pending = [IterationBatch.from_row(row) for row in state["pending"]]
         self.warm = [IterationBatch.from_row(row) for row in state["warm"]]
-        cusums = [_restore_cusum(values) for values in state["cusums"]]
-        self.length, self.spread, self.parting = cusums
+        self.length, self.parting = (_restore_cusum(values) for values in state["cusums"])
         self.by_turn = state["by_turn"]
         self.edges = np.array(state["edges"])
         self.initial_K = np.array(state["initial"])

@@ -46,13 +46,12 @@ TITLES = {
     "length_z": "length z",
     "reward_kl": "reward KL",
     "length_cusum": "CUSUM",
-    "disagreement": "disagreement",
     "parting": "parting",
 }
 RULES = (
     Metric(
         "alarm_share/hard_stop",
-        "fraction of checkpoints after warm-up with a strong warning: `reward.monitor.needed` signals in alarm",
+        "fraction of checkpoints after warm-up with a strong warning: two signals in alarm, or the only one",
         title="checkpoints in strong warning",
         phrase="fraction of checkpoints in strong warning",
     ),
@@ -108,7 +107,6 @@ MONITOR = (
     ),
     Metric("monitor/reward_kl", "KL(initial reward distribution ‖ that of this checkpoint), nats, bias-corrected"),
     Metric("monitor/length_cusum", "CUSUM of the mean length in units of its threshold: above 1 is an alarm"),
-    Metric("monitor/disagreement", "the same CUSUM, upward, of the disagreement of an ensemble's members"),
     Metric(
         "monitor/parting",
         "the same CUSUM, upward, of the divergence between reward and outcome: the rest of the reward minus the "
@@ -127,7 +125,6 @@ MONITOR_OF_A_RUN = (
         "iteration, recorded from 0, at which the monitor ended training; its responses were not trained on",
         title="stopped at",
     ),
-    Metric("kl_raised", "total factor by which the monitor multiplied the KL coefficient (action=raise_kl)"),
 )
 """Metrics of monitor.py for a run."""
 

@@ -1,6 +1,6 @@
 """The reward-hacking detector in a live run: it judges every batch of responses, logs its statistics, and may act.
 
-The length, reward, disagreement and true reward of every response are written to monitor.jsonl, one row per iteration,
+The length, reward and true reward of every response are written to monitor.jsonl, one row per iteration,
 and the limits to monitor.json. `python -m rlhf_lab monitor DIR` judges the run again, optionally with other limits.
 """
 
@@ -32,15 +32,9 @@ from rlhf_lab.sampling.experience import EpisodeGroup, episodes_of
 from rlhf_lab.statistics.estimates import finite_or_none
 from rlhf_lab.training.run import Run
 
-DISAGREEMENT = "disagreement"
-"""Name of the reward part with the spread of an ensemble's members; see `rewards/learned/bt.py`."""
-
 
 class Listener:
-    """A reward that records the monitor's inputs for each response until the monitor collects them.
-
-    These are the disagreement of its ensembles, and the part of the reward that is not the outcome of the task.
-    """
+    """A reward that records for each response the part that is not the outcome, until the monitor collects it."""
 
     def __init__(self, reward: TrainingReward):
         self._reward = reward
@@ -48,39 +42,24 @@ class Listener:
         self.observe = reward.observe
         self.state_dict = reward.state_dict
         self.load_state_dict = reward.load_state_dict
-        self._recorded: dict[tuple[str, str], tuple[float, float]] = {}
+        self._recorded: dict[tuple[str, str], float] = {}
 
     def __call__(self, episodes: Sequence[Episode]) -> RewardBatch:
         batch = self._reward(episodes)
-        values = zip(disagreement(batch), unverified(batch), strict=True)
-        for episode, value in zip(episodes, values, strict=True):
+        for episode, value in zip(episodes, unverified(batch).tolist(), strict=True):
             self._recorded[episode.prompt, episode.response] = value
         return batch
 
-    def recorded(self, episodes: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
-        """Return what was recorded for these episodes, and clear the record.
-
-        The first array is the disagreement, the second the part of the reward that is not the outcome, (N,) each.
-        Unscored episodes have NaN.
-        """
+    def recorded(self, episodes: Sequence[Episode]) -> FloatArray:
+        """Return what was recorded for these episodes, (N,), NaN for unscored ones, and clear the record."""
         recorded, self._recorded = self._recorded, {}
-        missing = (np.nan, np.nan)
         keys = [(episode.prompt, episode.response) for episode in episodes]
-        values_N2 = [recorded.get(key, missing) for key in keys]
-        # reshaped, because an array without episodes has no second axis
-        disagreement_N, unverified_N = np.array(values_N2, dtype=np.float64).reshape(-1, 2).T
-        return disagreement_N, unverified_N
+        return np.array([recorded.get(key, np.nan) for key in keys], dtype=np.float64)
 
 
 def unverified(batch: RewardBatch) -> FloatArray:
     """Return the part of the rewards that is not the outcome of the task, (N,); NaN if no part is the outcome."""
     return np.full(len(batch.total_N), np.nan) if batch.unverified_N is None else batch.unverified_N
-
-
-def disagreement(batch: RewardBatch) -> FloatArray:
-    """Return the mean disagreement of all ensembles among the terms, (N,); NaN without an ensemble."""
-    ensembles = [values_N for name, values_N in batch.parts.items() if name.rpartition("/")[2] == DISAGREEMENT]
-    return np.mean(ensembles, axis=0) if ensembles else np.full(len(batch.total_N), np.nan)
 
 
 class Watch:
@@ -92,9 +71,6 @@ class Watch:
         warmup: checkpoints of the baseline; None is the value of the settings.
 
     Attributes:
-        factor: product of all increases of the KL coefficient so far.
-        raised_by: increase of the KL coefficient in the last iteration; 1 without one.
-        raised: checkpoint of the last increase.
         stopped: iteration whose responses ended training, or None.
         pause: reason why this command saves and ends before it trains on these responses; empty if it continues.
         listener: reward that is used for training, if it is monitored.
@@ -114,9 +90,6 @@ class Watch:
         self.detector = Detector(limits)
         if self.on:
             write_json(run.directory / LIMITS_FILE, asdict(self.detector.limits))
-        self.factor = 1.0
-        self.raised_by = 1.0
-        self.raised = -self.settings.rising  # early enough to allow an increase at the first checkpoint
         self.stopped: int | None = None
         self.pause = ""
         self.iterations = iterations
@@ -137,15 +110,10 @@ class Watch:
         groups = [group.sampled for group in groups]
         episodes = episodes_of(groups)
         reward_N = np.array([reward for group in groups for reward in group.rewards])
-        if self.listener:
-            disagreement_N, unverified_N = self.listener.recorded(episodes)
-        else:
-            disagreement_N, unverified_N = np.zeros(0), np.zeros(0)
-        return self.see(self.row(episodes, reward_N, disagreement_N, unverified_N))
+        unverified_N = self.listener.recorded(episodes) if self.listener else np.zeros(0)
+        return self.see(self.row(episodes, reward_N, unverified_N))
 
-    def row(
-        self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray, unverified_N: FloatArray
-    ) -> dict[str, Any]:
+    def row(self, episodes: Sequence[Episode], reward_N: FloatArray, unverified_N: FloatArray) -> dict[str, Any]:
         """Return a row of monitor.jsonl, including the true reward if it is known."""
         truth = self.run.measure_samples(episodes)
         prompts = [episode.task.prompt for episode in episodes]
@@ -156,7 +124,6 @@ class Watch:
             prompt_N=np.array(ids, dtype=float),
             tokens_N=np.array(tokens, dtype=float),
             reward_N=reward_N,
-            disagreement_N=disagreement_N,
             gold_N=truth.get("gold", np.zeros(0)),
             turns_N=self._turns(episodes),
             unverified_N=unverified_N,
@@ -172,7 +139,6 @@ class Watch:
     def see(self, row: dict[str, Any]) -> dict[str, float]:
         """Log and judge one iteration's responses, and act on a strong warning. Returns metrics to log."""
         iteration = self.detector.iteration
-        self.raised_by = 1.0
         append_jsonl(self.run.directory / TRACE, [{"iteration": iteration, **row}])
         # The row is read back as written, i.e. rounded, so that a replay of the trace reaches the same verdict.
         verdict = self.detector.see(IterationBatch.from_row(row))
@@ -197,8 +163,7 @@ class Watch:
         return metrics
 
     def _act_on_warning(self, iteration: int, rules: str) -> None:
-        """Stop, pause, or raise the KL coefficient, unless it was raised within the last `rising` checkpoints."""
-        checkpoint = self.detector.checkpoints
+        """Stop or pause, if the settings say so."""
         if self.settings.action == "stop":
             self.stopped = iteration
         elif self._pauses:
@@ -207,11 +172,6 @@ class Watch:
                 f"trained on its responses; check python -m rlhf_lab report {self.run.directory}, and repeat the "
                 "command with alerts.continue_paused=true to resume from here"
             )
-        # an increase needs some checkpoints before it shows an effect
-        elif self.settings.action == "raise_kl" and checkpoint - self.raised >= self.settings.rising:
-            self.raised = checkpoint
-            self.raised_by = self.settings.factor
-            self.factor *= self.raised_by
 
     @property
     def _pauses(self) -> bool:
@@ -232,7 +192,7 @@ class Watch:
             alerts.announce(self.run, alarm)
 
     def _level_name(self, name: str) -> str:
-        return level_name(name, self.settings.needed, parting=self.detector.parting_suffices)
+        return level_name(name, self.settings.signals, parting=self.detector.parting_suffices)
 
     def _consequence(self, level: str) -> str:
         """Return the effect of a strong warning on training as text; empty for the other levels."""
@@ -242,7 +202,6 @@ class Watch:
             "log": "; training continues, reward.monitor.action=stop would end it",
             "stop": "; it stops training",
             "pause": "; it pauses training" if self._pauses else "; training continues (alerts.continue_paused=true)",
-            "raise_kl": f"; it multiplies the KL coefficient by {self.settings.factor:g}",
         }
         return consequences[self.settings.action]
 
@@ -265,8 +224,6 @@ class Watch:
         if self.stopped is not None:
             self.run.note(f"stopped by monitor at iteration {self.stopped + 1}, whose responses were not trained on")
             metrics["stopped_at"] = float(self.stopped)
-        if self.settings.action == "raise_kl":
-            metrics["kl_raised"] = self.factor
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -275,9 +232,7 @@ class Watch:
             return {}
         path = self.run.directory / TRACE
         return {
-            "factor": self.factor,
             "stopped": self.stopped,
-            "raised": self.raised,
             # a command that was killed before it reported its pause will pause again
             **({"pause": self.pause} if self.pause else {}),
             "detector": self.detector.state_dict(),
@@ -288,9 +243,7 @@ class Watch:
         """Resume from a checkpoint. Later rows of the trace are removed, because their iterations run again."""
         if not self.on:
             return
-        self.factor = float(state["factor"])
         self.stopped = state["stopped"]
-        self.raised = int(state["raised"])
         if self._pauses:
             self.pause = state.get("pause", "")
         self.detector.load_state_dict(state["detector"])

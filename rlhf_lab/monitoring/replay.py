@@ -5,7 +5,7 @@ A trace is a run directory, or a .jsonl or .csv file with a row per response (or
     iteration | step | checkpoint    groups the rows that were sampled together; without it each row is an iteration
     tokens | length                  number of tokens of the response
     reward | proxy | score           empty if unscored
-    prompt, disagreement, gold       optional
+    prompt, gold                     optional
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from rlhf_lab.monitoring.detector import (
     DetectorVerdict,
     IterationBatch,
     level_name,
+    needed,
 )
 from rlhf_lab.monitoring.settings import LIMITS_FILE, TRACE, Monitor
 from rlhf_lab.monitoring.truth import GoldTruth
@@ -41,7 +42,6 @@ NAMES = {
     "tokens": ("tokens", "length"),
     "reward": ("reward", "proxy", "score"),
     "prompt": ("prompt", "prompt_id"),
-    "disagreement": ("disagreement",),
     "gold": ("gold",),
     "turns": ("turns",),
     "unverified": ("unverified",),
@@ -73,18 +73,14 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     changes = changes or {}
     batches = read_trace(source)
     saved = read_object(source / LIMITS_FILE) if source.is_dir() else {}
-    problems = [
-        f"{name} has no effect, because nothing is trained here; remove it"
-        for name in ("action", "factor")
-        if name in changes
-    ]
+    problems = ["action has no effect, because nothing is trained here; remove it"] if "action" in changes else []
     # The rules on settings are about the changes together with the settings of the run.
     of_run = {name: saved[name] for name in Monitor.__dataclass_fields__ if name in saved}
     settings = schema.build(Monitor, {**of_run, **changes}, "monitor", problems)
     if problems:
         raise ConfigError(problems)
     defaults = DetectorSettings.of(settings, len(batches), every=settings.every, warmup=settings.warmup)
-    base = DetectorSettings(**saved) if saved else defaults
+    base = dataclasses.replace(defaults, **{name: saved[name] for name in vars(defaults) if name in saved})
     changed = {name: getattr(settings, name) for name in changes}
     if "every" in changed:  # the same iterations form another number of checkpoints
         changed["planned"] = base.planned * base.every // changed["every"]
@@ -164,7 +160,7 @@ def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
         if f"alarm/{name}" not in totals:  # the rule had no data
             continue
         row = [
-            level_name(name, detector.limits.needed, parting=detector.parting_suffices),
+            level_name(name, detector.limits.signals, parting=detector.parting_suffices),
             _cell(totals[f"alarm_at/{name}"] + 1, 0),  # shown iterations count from 1
             f"{totals[f'alarm_share/{name}']:.0%}",
             _cell(last.get(name, math.nan), 2),
@@ -186,7 +182,7 @@ def summary(judged: Replay) -> str:
     limit = detector.limits
     text = (
         f"{len(judged.batches)} iterations, {limit.warmup} of warm-up, {detector.checkpoints} judged; "
-        f"{', '.join(limit.signals)} count, {limit.needed} at once are a strong warning"
+        f"{', '.join(limit.signals)} count, {needed(limit.signals)} at once are a strong warning"
     )
     totals = judged.totals()
     if "gold_peak" not in totals:

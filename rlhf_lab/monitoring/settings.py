@@ -26,16 +26,15 @@ class Monitor(CheckedSettings):
 
     Args:
         action: effect of a strong warning. `log` only reports it (metrics.jsonl, monitor.jsonl, result.json).
-            `raise_kl` multiplies the KL coefficient. `stop` ends training before it uses these responses, evaluates and
-            completes the stage. `pause` saves before it uses them and ends the command; the same command with
-            alerts.continue_paused=true resumes. `off` disables the monitor.
+            `stop` ends training before it uses these responses, evaluates and completes the stage. `pause` saves before
+            it uses them and ends the command; the same command with alerts.continue_paused=true resumes. `off` disables
+            the monitor.
         every: number of iterations per checkpoint of the monitor; in iterative DPO a round is an iteration.
         warmup: number of checkpoints of the baseline. In iterative DPO the baseline is the first round, which is
             sampled by the starting policy.
-        signals: rules that count: `length_z`, `reward_kl`, `length_cusum`, `disagreement` (ensembles only).
-        needed: number of `signals` in alarm at one checkpoint that are a strong warning; a smaller number is a warning.
-            If part of the reward is the outcome of the task, `parting` replaces `reward_kl`, and alone is a strong
-            warning.
+        signals: rules that count: `length_z`, `reward_kl`, `length_cusum`. One in alarm is a warning. Two at one
+            checkpoint, or the only one, are a strong warning. If part of the reward is the outcome of the task,
+            `parting` replaces `reward_kl`, and alone is a strong warning.
         z: number of standard errors of the mean length above which `length_z` is in alarm. It is two-sided: 2.5 gives a
             false alarm at 1.2 % of checkpoints, and in about 31 % of runs with 30 checkpoints.
         kl: nats of KL(initial reward distribution ‖ current) above which `reward_kl` is in alarm while it rises; a mean
@@ -43,34 +42,22 @@ class Monitor(CheckedSettings):
         rising: number of checkpoints over which it has to rise; the baseline counts as one with 0.
         budget: probability that a CUSUM is ever in alarm in the planned run although nothing changed by more than
             `tolerance`; it applies to each CUSUM.
-        tolerance: relative change of the mean length or disagreement that a CUSUM accepts; also accepted by `length_z`
-            in episodes with an environment.
-        factor: factor of `raise_kl`. It is applied at most once in `rising` checkpoints. The target of an adaptive
-            controller is multiplied by 1/factor, so that the controller does not undo the change.
+        tolerance: relative change of the mean that a CUSUM accepts; also accepted by `length_z` in episodes with an
+            environment.
     """
 
-    action: Literal["off", "log", "raise_kl", "stop", "pause"] = "log"
+    action: Literal["off", "log", "stop", "pause"] = "log"
     every: Annotated[int, Ge(1)] = 1
     warmup: Annotated[int, Ge(1)] = 5
-    signals: Annotated[
-        tuple[Literal["length_z", "reward_kl", "length_cusum", "disagreement"], ...], NotEmpty(), Distinct()
-    ] = ("length_z", "reward_kl")
-    needed: Annotated[int, Ge(1)] = 2
+    signals: Annotated[tuple[Literal["length_z", "reward_kl", "length_cusum"], ...], NotEmpty(), Distinct()] = (
+        "length_z",
+        "reward_kl",
+    )
     z: Annotated[float, Gt(0)] = 2.5
     kl: Annotated[float, Gt(0)] = 0.15
     rising: Annotated[int, Ge(2)] = 3
     budget: Annotated[float, Gt(0), Lt(1)] = 0.05
     tolerance: Annotated[float, Ge(0)] = 0.1
-    factor: Annotated[float, Gt(1)] = 2.0
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (
-            *super().rules(),
-            (
-                self.needed <= len(self.signals),
-                f"needed={self.needed} exceeds the number of signals ({len(self.signals)}); lower it or add signals",
-            ),
-        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import math
 from rlhf_lab.monitoring.detector import level_name
 from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.results.rundir import StoredRun
-from rlhf_lab.results.wording import compact
 
 HARMS = frozenset({"over-optimisation", "padding", "garbling"})
 """Signs that are harms by themselves, not only symptoms."""
@@ -53,18 +52,17 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
 def _level_words(run: StoredRun, level: str) -> str:
     """Return a level of the monitor in words, with the number of signals that the run's settings ask for."""
     settings = (run.settings.get("reward") or {}).get("monitor") or {}
+    signals = settings.get("signals", Monitor.signals)
     # the rule has a result only if part of the reward is the outcome of the task
-    parting = "alarm/parting" in run.results and "reward_kl" in settings.get("signals", Monitor.signals)
-    return level_name(level, settings.get("needed", Monitor.needed), parting=parting)
+    parting = "alarm/parting" in run.results and "reward_kl" in signals
+    return level_name(level, signals, parting=parting)
 
 
 def reaction(run: StoredRun) -> str:
     """Return what the monitor did about its strong warnings."""
     if (stopped := _scored_result(run, "stopped_at")) is not None:
         return f"it stopped training at iteration {stopped + 1:.0f}"
-    if (factor := _scored_result(run, "kl_raised")) is None:
-        return "training continued (reward.monitor.action=log only reports)"
-    return f"it multiplied the KL coefficient by {compact(factor)}" if factor > 1 else "training continued"
+    return "training continued (reward.monitor.action=log only reports)"
 
 
 def _scored_result(run: StoredRun, name: str) -> float | None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.rewards.learned.ensemble import combine_members
 from rlhf_lab.rewards.settings import RewardGraph
 
 Parts = Mapping[str, FloatArray]
@@ -46,23 +45,11 @@ def _gated(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArr
 
 
 def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
-    if settings.aggregate in ("worst", "uwo"):
-        values_KN = np.stack([term_value(parts[name], term) for name, term in settings.terms.items()])
-        return combine_members(
-            values_KN,
-            settings.aggregate,
-            penalty_weight=settings.penalty_weight,
-            penalty=settings.penalty,
-            ddof=settings.ddof,
-        )
     # Skip a term of weight 0 instead of multiplying: if it abstains, 0 · NaN would make the response unscored.
     weighting = {name: weight for name, weight in settings.weighting.items() if weight}
     weighted = [weight * term_value(parts[name], settings.terms[name]) for name, weight in weighting.items()]
     # Start with the first term instead of the int 0, so that the sum is always an array.
-    total_N = sum(weighted[1:], start=weighted[0])
-    if settings.aggregate == "mean":
-        return total_N / sum(weighting.values())
-    return total_N
+    return sum(weighted[1:], start=weighted[0])
 
 
 def term_value(values_N: FloatArray, term: Any) -> FloatArray:
@@ -79,15 +66,15 @@ def term_value(values_N: FloatArray, term: Any) -> FloatArray:
 def bounded(total_N: FloatArray, settings: RewardGraph) -> FloatArray:
     """Divide by the temperature and apply the smooth ceiling, (N,)."""
     total_N = total_N / settings.temperature
-    ceiling = settings.ceiling
-    if settings.max_confidence:
-        # Two rewards differ by at most 2 · ceiling. The sigmoid of that difference must equal `max_confidence`.
-        ceiling = math.log(settings.max_confidence / (1 - settings.max_confidence)) / 2
-    return ceiling * np.tanh(total_N / ceiling) if ceiling else total_N
+    if not settings.max_confidence:
+        return total_N
+    # Two rewards differ by at most 2 · ceiling. The sigmoid of that difference must equal `max_confidence`.
+    ceiling = math.log(settings.max_confidence / (1 - settings.max_confidence)) / 2
+    return ceiling * np.tanh(total_N / ceiling)
 
 
 def calibrate(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArray:
-    """Apply temperature, smooth ceiling, stated confidence and clip, (N,)."""
+    """Apply temperature, smooth ceiling and stated confidence, (N,)."""
     total_N = bounded(total_N, settings)
     if settings.confidence_weight:
         stated_N = np.asarray(parts[CONFIDENCE], dtype=np.float64)
@@ -95,7 +82,7 @@ def calibrate(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> Float
         # PPO-C (arXiv:2410.09724): a response that is better than the baseline gains by stating a high confidence.
         change_N = settings.confidence_weight * (total_N - baseline_N) * (stated_N - 0.5)
         total_N = np.where(np.isnan(stated_N), total_N, total_N + change_N)
-    return np.clip(total_N, -settings.clip, settings.clip) if settings.clip else total_N
+    return total_N
 
 
 def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArray | None:
@@ -107,25 +94,19 @@ def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> Flo
     others = [name for name in nodes(settings) if name not in settings.terms or not settings.terms[name].outcome]
     if not others:
         return np.where(np.isfinite(reward_N), 0.0, np.nan)
-    is_sum = settings.aggregate in ("weighted_sum", "mean") and not settings.calibrates
-    if not is_sum or len(others) == len(nodes(settings)):
+    if settings.calibrates or len(others) == len(nodes(settings)):
         return None
-    weighting = {name: weight for name, weight in settings.weighting.items() if weight}
-    total_weight = sum(weighting.values()) if settings.aggregate == "mean" else 1.0
     rest_N = np.zeros(len(reward_N))
     for name in others:
-        if name in weighting:
-            rest_N = rest_N + weighting[name] * term_value(parts[name], settings.terms[name]) / total_weight
+        if weight := settings.weighting[name]:
+            rest_N = rest_N + weight * term_value(parts[name], settings.terms[name])
     return np.where(np.isfinite(reward_N), _gated(rest_N, parts, settings), np.nan)
 
 
 def nodes(settings: RewardGraph) -> list[str]:
     """Return the names in `parts` that `combine` reads."""
-    reads_weights = settings.aggregate in ("weighted_sum", "mean")
     # A gate is read even if its weight is 0.
-    names = [
-        name for name, weight in settings.weighting.items() if weight or not reads_weights or name in settings.gates
-    ]
+    names = [name for name, weight in settings.weighting.items() if weight or name in settings.gates]
     return [*names, CONFIDENCE, BASELINE] if settings.confidence_weight else names
 
 

@@ -1,4 +1,4 @@
-"""The reward graph: terms are scored, standardised, transformed, aggregated and calibrated; all values are stored."""
+"""The reward graph: terms are scored, standardised, transformed, added and calibrated; all values are stored."""
 
 from __future__ import annotations
 
@@ -79,11 +79,9 @@ class GraphReward(CheckedReward):
         turns = {name: values for name, values in turns.items() if settings.weighting[name]}
         scorers = [settings.terms[name] for name in turns]
         rescaled = any(term.standardise != "none" or term.transform != "none" for term in scorers)
-        is_no_sum = settings.gates or settings.calibrates or settings.aggregate not in ("weighted_sum", "mean")
-        if not turns or rescaled or is_no_sum:
+        if not turns or rescaled or settings.gates or settings.calibrates:
             return None
-        total_weight = sum(settings.weighting.values()) if settings.aggregate == "mean" else 1.0
-        weights = [settings.weighting[name] / total_weight for name in turns]
+        weights = [settings.weighting[name] for name in turns]
         result = []
         for terms in zip(*turns.values(), strict=True):  # for each episode, its turns as scored by each term
             # a term that left the episode unscored has no turns, so the episode has no turn rewards either

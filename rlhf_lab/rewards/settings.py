@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.section import Section, section
@@ -21,28 +21,21 @@ if TYPE_CHECKING:
 @section("reward", parts="terms")
 @dataclass(frozen=True)
 class RewardGraph(Section):
-    """Terms → standardise → transform → aggregate → gates → calibrate → clip. All node values of a response are stored.
+    """Terms → standardise → transform → weighted sum → gates → calibrate. All node values of a response are stored.
 
     Args:
         terms: name → settings of the term.
         weights: name → weight for all terms at once, instead of the terms' own weights:
-            `reward.weights={bt:.7,programmatic:.3}`. Terms that are not named get weight 0.
-        aggregate: `weighted_sum` of the terms; `mean` divides it by the sum of the weights. Two aggregates ignore the
-            weights, so each term must have the sign of a reward: `worst` is the minimum of the terms, `uwo` is their
-            mean − penalty_weight · spread (arXiv:2310.02743, eq. 5). A response that a term leaves unscored is
-            unscored, unless the term has weight 0.
-        penalty_weight: λ of `uwo`.
-        penalty: spread of the terms' values: `var` for their variance, or `sd`.
-        ddof: divisor of the variance: 0 divides by the number of terms, 1 by one less.
-        temperature: divisor of the aggregate.
-        ceiling: smooth bound of the reward, ceiling · tanh(r/ceiling), applied before the stated confidence; 0 is off.
-        max_confidence: the same bound as a probability. The ceiling becomes logit(max_confidence)/2, so that no margin
-            Δ between two responses claims a preference probability σ(Δ) above it. In (0.5, 1); 0 is off.
+            `reward.weights={bt:.7,programmatic:.3}`. Terms that are not named get weight 0. A response that a term
+            leaves unscored is unscored, unless the term has weight 0.
+        temperature: divisor of the weighted sum.
+        max_confidence: smooth bound of the reward, c · tanh(r/c) with c = logit(max_confidence)/2, applied before the
+            stated confidence. No margin Δ between two responses claims a preference probability σ(Δ) above it. In
+            (0.5, 1); 0 is off.
         confidence_weight: weight w of PPO-C (arXiv:2410.09724). A response that states its confidence c (see
             `rewards/confidence.py`) gets r + w·(r − r̄)·(c − ½), where r̄ is the mean training reward so far; the terms
             score it without the statement. A response that states none keeps r. 0 is off.
         confidence_decay: α of the running mean over training batches, r̄ ← (1 − α)·r̄ + α·(batch mean), from 0.
-        clip: hard bound of the reward to ± this value; 0 is off.
         monitor: monitor of the effects that training on this reward has on the responses.
         audit: comparisons of the policy with its start while it trains on this reward.
     """
@@ -51,40 +44,24 @@ class RewardGraph(Section):
 
     terms: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. reward=bt")] = field(default_factory=dict)
     weights: dict[str, Annotated[float, Finite()]] | None = None
-    aggregate: Literal["weighted_sum", "mean", "worst", "uwo"] = "weighted_sum"
-    penalty_weight: Annotated[float, Ge(0)] = 0.5
-    penalty: Literal["var", "sd"] = "var"
-    ddof: Annotated[int, Ge(0), Le(1)] = 0
     temperature: Annotated[float, Gt(0)] = 1.0
-    ceiling: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     max_confidence: Annotated[float, Ge(0, hint="0 is off"), Lt(1)] = 0.0
     confidence_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     confidence_decay: Annotated[float, Ge(0), Le(1)] = 0.1
-    clip: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     monitor: Monitor = field(default_factory=Monitor)
     audit: Audit = field(default_factory=Audit)
 
     def rules(self) -> tuple[Rule, ...]:
-        # `worst` and `uwo` do not use weights.
-        weighed = self.aggregate in ("weighted_sum", "mean")
-        total = sum(self.weighting.values())
         unknown = [name for name in self.weights or {} if name not in self.terms]
         reserved = [name for name in ("aggregate", "confidence") if name in self.terms]
         return (
             *super().rules(),
             (not reserved, f"terms: {', '.join(reserved)} is the name of another node; rename the term"),
             (not unknown, f"weights: {', '.join(unknown)} is not one of the terms {', '.join(self.terms)}"),
-            (self.weights is None or weighed, f"aggregate={self.aggregate} does not use weights; remove weights"),
-            (not (self.terms and weighed) or any(self.weighting.values()), "weights are all 0; give one term a weight"),
-            (self.aggregate != "mean" or total != 0, f"aggregate=mean divides by the sum of weights, {total}"),
-            (self.aggregate != "uwo" or len(self.terms) > 1, "aggregate=uwo needs two terms or more"),
+            (not self.terms or any(self.weighting.values()), "weights are all 0; give one term a weight"),
             (
                 self.max_confidence == 0 or self.max_confidence > 0.5,
                 f"max_confidence={self.max_confidence} must be 0 (off) or above 0.5",
-            ),
-            (
-                not (self.ceiling and self.max_confidence),
-                "ceiling and max_confidence set the same bound; set only one of them",
             ),
         )
 
@@ -96,9 +73,8 @@ class RewardGraph(Section):
 
     @property
     def calibrates(self) -> bool:
-        """True if the aggregate of the terms is calibrated or clipped, so that the reward differs from it."""
-        switches = (self.ceiling, self.max_confidence, self.confidence_weight, self.clip)
-        return self.temperature != 1 or any(switches)  # 0 turns a switch off
+        """True if the weighted sum of the terms is calibrated, so that the reward differs from it."""
+        return self.temperature != 1 or bool(self.max_confidence or self.confidence_weight)  # 0 turns a switch off
 
     @property
     def roles(self) -> set[str]:

@@ -23,7 +23,7 @@ class TermSettings(CheckedSettings):
     """Base class of the settings of every term of the reward graph.
 
     Args:
-        weight: weight of the term in `reward.aggregate=weighted_sum` and `mean`; may be negative. With weight 0 the
+        weight: weight of the term in the sum of the graph; may be negative. With weight 0 the
             term does not contribute to the reward, but its values are still stored.
         standardise: `fixed` turns a value v into (v − mean)/sd. `corpus` does the same with the term's mean and sd on
             512 chosen responses of the training data, measured once at the start of the run and stored in

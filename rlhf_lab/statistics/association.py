@@ -3,23 +3,10 @@
 The association within prompts is the one that matters to a policy. A reward that prefers the responses of one prompt to
 those of another prompt gives no training signal. Every statistic here is a function of the sums of products of columns
 per prompt, so a bootstrap over prompts only reweights these sums.
-
-The STARC distance (arXiv:2309.15257) is how differently two rewards rank policies in a one-step decision. Everything
-that never changes which policy is better is removed first:
-
-    canonicalise   c(x, y) = r(x, y) − mean over the policy's responses y′ of r(x, y′)     no offset per prompt
-    normalise      s = c / ‖c‖₂, the norm over prompts and responses; a constant reward stays 0     no scale
-    distance       d = ½ ‖s₁ − s₂‖₂
-
-The distance is 0 for rewards that differ only by scale and prompt offset, √½ ≈ 0.71 for uncorrelated rewards, 1 for
-opposite ones, and ½ between a constant and any other. With ρ the correlation within prompts, d = √((1 − ρ)/2), which is
-the EPIC distance (arXiv:2006.13900) under this canonicalisation. Expectations are over sampled responses, so rewards
-are compared only on the distribution of the policy.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -34,8 +21,6 @@ from rlhf_lab.statistics.resampling import TAIL, bootstrap_estimate, resample_we
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Function from sums of products (…, V, V) to a statistic (…,)."""
-CONSTANT_BELOW = 1e-12
-"""Maximum ‖c‖² of a reward that is treated as constant; such a small rest is rounding error."""
 
 
 @dataclass(frozen=True)
@@ -153,32 +138,3 @@ def _sums_by_prompt(rows_N: FloatArray, prompt_N: np.ndarray) -> FloatArray:
     sums_P = np.zeros((int(prompt_N.max(initial=-1)) + 1, *rows_N.shape[1:]))
     np.add.at(sums_P, prompt_N, rows_N)
     return sums_P
-
-
-def starc_distance(first_N: ArrayLike, second_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
-    """Return the distance of two rewards on the same N responses, with an interval from a bootstrap over prompts.
-
-    Args:
-        first_N, second_N: (N,) scores; a response that either leaves unscored (NaN) is left out and counted.
-        prompts_N: (N,) prompt of each response; a prompt needs two or more responses to contribute.
-    """
-    return within_prompts({"first": first_N, "second": second_N}, prompts_N).estimate(_distance)
-
-
-def starc_distances(rewards: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> dict[tuple[str, str], Estimate]:
-    """Return the distance of every pair of rewards: (first name, second name) → distance."""
-    return {
-        (first, second): starc_distance(rewards[first], rewards[second], prompts_N)
-        for first, second in itertools.combinations(rewards, 2)
-    }
-
-
-def _distance(sums_22: FloatArray) -> FloatArray:
-    """Return ½ ‖s₁ − s₂‖ from sums of products of canonical rewards, (…, 2, 2) → (…,)."""
-    squares_2 = np.stack([sums_22[..., 0, 0], sums_22[..., 1, 1]])
-    varies_2 = squares_2 > CONSTANT_BELOW
-    # A constant reward is not normalised: dividing by 1 keeps it at 0 instead of amplifying rounding error.
-    norms = np.sqrt(np.where(varies_2, squares_2, 1.0).prod(axis=0))
-    product = np.where(varies_2.all(axis=0), sums_22[..., 0, 1] / norms, 0.0)
-    # ‖s₁ − s₂‖² = ‖s₁‖² + ‖s₂‖² − 2·s₁·s₂; a normalised reward has norm 1, a constant one norm 0.
-    return 0.5 * np.sqrt(np.clip(varies_2.sum(axis=0) - 2 * product, 0.0, None))

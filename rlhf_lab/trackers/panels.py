@@ -73,9 +73,7 @@ SECTIONS: dict[str, Sequence[Panel]] = {
         Curve("Alarm level: 0 ok, 1 warning, 2 critical", "level", ("monitor/level",)),
         Curve("Mean length against warm-up", "standard errors", ("monitor/length_z",)),
         Curve("Reward distribution against warm-up", "KL, nats", ("monitor/reward_kl",)),
-        Curve(
-            "CUSUMs: alarm above 1", "thresholds", ("monitor/length_cusum", "monitor/disagreement", "monitor/parting")
-        ),
+        Curve("CUSUMs: alarm above 1", "thresholds", ("monitor/length_cusum", "monitor/parting")),
         Curve("Audit: wins against the start policy, ties half", "fraction", ("audit/win_rate", "audit/lower_bound")),
         Curve("Audit: evidence against the policy", "e-value", ("audit/e_value",)),
         Curve("Verbose and unreadable samples", "fraction", ("verbose", "garble")),

@@ -696,26 +696,18 @@ subsequence_with_repetition in duplicates._common_subsequence
 """
 
 UNITS = """
-unlike_units_added in _read_sum
-    2 hours 30 dollars are 7230 seconds
-    - summands > 1 and len(kinds) == 1
-    + summands > 1
-glass_is_a_plural in units._stem
+glass_is_a_plural in units._one_name
     3 glasses are not 3 glass
     - len(word) > 3 and (not word.endswith('ss'))
     + len(word) > 3
-division_ends_with_one_unit in units._unit
-    W/m K is W·K/m, so that right answers in thermodynamics are wrong
-    - power = 1
-    + power = sign = 1
-case_of_symbols_ignored in units._known
-    5 Mg are 5 mg
-    - (name, name.casefold())
-    + (name.casefold(), name)
-conversion_upside_down in equivalence.in_one_unit
-    5 km are 0.005 m
-    - factor * unit.factor
-    + factor / unit.factor
+case_of_symbols_ignored in units._one_name
+    5 MW are 5 mW
+    - ONE_NAME.get(token) or ONE_NAME.get(word, word)
+    + ONE_NAME.get(word, word)
+different_units_equal in equivalence.drop_unit
+    5 km are 5 m
+    - unit != other_unit
+    + False
 percent_times_a_hundred in equivalence.same_number
     10 % is 1000 and not 0.1
     - (percent, percent / 100)
@@ -724,21 +716,13 @@ mixed_numbers_multiplied in equivalence.parse_plain_number
     2 1/2 is 1
     - whole + Fraction(above, below)
     + whole * Fraction(above, below)
-millions_dropped_in_votes in equivalence.as_ballot
+millions_dropped in units.split_unit
     5 million and 5 are one answer of a vote
-    - number[0] * quantity.scale
-    + number[0]
+    - Fraction(number.replace(',', '')) * SCALES[tokens[0].casefold()]
+    + Fraction(number.replace(',', ''))
 """
 
 GRAPH = """
-turn_rewards_of_a_mean_not_divided in GraphReward._rewards_of_turns
-    with aggregate=mean turns earn more than their episode, and the last turn pays the difference
-    - sum(settings.weighting.values()) if settings.aggregate == 'mean' else 1.0
-    + 1.0
-unverified_part_of_a_mean_not_divided in combine.unverified
-    the monitor takes a better policy for one that hacks, or the other way round
-    - weighting[name] * term_value(parts[name], settings.terms[name]) / total_weight
-    + weighting[name] * term_value(parts[name], settings.terms[name])
 gate_above_its_floor in combine._gated
     responses that just pass a gate are punished
     - gate_N < gate.floor
@@ -835,22 +819,6 @@ waste_by_rewards in EpisodeGroup.wasted
     groups that penalties tell apart count as wasted, though they are trained on
     - _same(self.scores)
     + _same(self.rewards)
-kl_raised_at_every_checkpoint in Watch._act_on_warning
-    the KL coefficient doubles at every checkpoint in alarm
-    - checkpoint - self.raised >= self.settings.rising
-    + checkpoint > self.raised
-kl_raised_one_checkpoint_late in Watch._act_on_warning
-    the KL coefficient is raised a checkpoint later than the setting says
-    - checkpoint - self.raised >= self.settings.rising
-    + checkpoint - self.raised > self.settings.rising
-last_raise_forgotten_on_resume in Watch.load_state_dict
-    a resumed run raises the KL coefficient again at once
-    - int(state['raised'])
-    + -self.settings.rising
-raise_repeated_in_every_iteration in Watch.see
-    one alarm multiplies the KL coefficient in every iteration after it
-    - self.raised_by = 1.0
-    + pass
 """
 
 PENALTIES = """

@@ -62,7 +62,7 @@ NEEDED = {
         *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model")
     ],
     "reward/verifier": ["data=arithmetic"],
-    "reward/callable": ["reward.terms.callable.name=mine"],
+    "reward/callable": ["reward.terms.callable.function=mine.py:mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],
     "rollout/vllm": ["engine=trl", "algorithm=grpo", "+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/design_report": ["+needs.policy=sft", "reward=design", "+needs.design=criteria_hand"],

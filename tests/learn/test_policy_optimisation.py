@@ -83,12 +83,11 @@ def column(rows: list[dict], key: str) -> list[float]:
     [
         ("ppo", ("algorithm.beta=0.02", "algorithm.critic_warmup=1")),
         ("ppo", ("algorithm.critic=shared", "algorithm.critic_warmup=0", "algorithm.kl_controller=none")),
-        *(("grpo", (f"algorithm={name}",)) for name in ("grpo", "remax", "gspo")),
+        *(("grpo", (f"algorithm={name}",)) for name in ("grpo", "remax", "gspo", "canon")),
         *(
             pytest.param("grpo", (f"algorithm={name}",), marks=pytest.mark.slow)
             for name in ("dr_grpo", "dapo", "cispo")
         ),
-        ("grpo", ("algorithm=canon", "algorithm.condition=surprise")),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value).replace("algorithm", ""),
 )

@@ -13,7 +13,7 @@ from support import ONE_LAYER, execute_with_stops, planned, prompt_text, toy_row
 from rlhf_lab.algorithms.reward_models.reward_model import RewardModelling
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ArtifactError, ConfigError
-from rlhf_lab.rewards.learned.bt import AVERAGE_FILE, SCALE_FILE, ScoreScale, member_folders
+from rlhf_lab.rewards.learned.bt import AVERAGE_FILE, SCALE_FILE, ScoreScale
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run
 
@@ -120,20 +120,6 @@ def test_the_whole_conversation_is_read_by_default_and_pairs_of_several_turns_ar
     assert not np.allclose(reward(earlier, SHORT).total_N, reward(ASKED, SHORT).total_N)
 
 
-def test_a_shared_trunk_is_one_model_with_a_scale_per_head(toy, tmp_path):
-    model, found = modelled(toy, tmp_path, "algorithm.members=3", "algorithm.shared_trunk=true")
-    assert found["accuracy"]["mean"] >= 0.75 and found["disagreement"]["mean"] > 0
-    folders = member_folders(str(model))
-    assert len(folders) == 3 and not list(Path(folders[1]).glob("*.safetensors"))
-    assert len({ScoreScale.read(directory).mean for directory in folders}) == 3
-    batch = loaded(toy, model)(ASKED, LONG)
-    members = np.stack([batch.parts[f"member_{k}"] for k in range(3)])
-    assert np.abs(members[0] - members[1]).max() > 1e-3
-    assert np.allclose(batch.total_N, members.mean(axis=0))
-    with pytest.raises(ConfigError, match="share a trunk"):
-        loaded(toy, model, "reward.terms.bt.ensemble=warm")
-
-
 @pytest.mark.slow
 def test_averaged_weights_score_like_the_ensemble_when_members_start_alike(toy, tmp_path):
     model, found = modelled(toy, tmp_path, "algorithm.members=3", "algorithm.head_noise=0")
@@ -171,10 +157,7 @@ def test_members_of_other_policies_have_no_average(toy, tmp_path):
     assert np.isfinite(loaded(toy, model, "reward.terms.bt.ensemble=uwo")(ASKED, LONG).total_N).all()
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [("algorithm.length_head=true",), ("algorithm.members=2",), ("algorithm.members=2", "algorithm.shared_trunk=true")],
-)
+@pytest.mark.parametrize("overrides", [("algorithm.length_head=true",), ("algorithm.members=2",)])
 def test_adapters_are_saved_merged_and_score_the_same(toy, tmp_path, overrides):
     """Merging an adapter changes no score: longer responses are better before and after."""
     pytest.importorskip("peft")
@@ -194,7 +177,7 @@ def test_adapters_are_saved_merged_and_score_the_same(toy, tmp_path, overrides):
     [
         ("algorithm.members=2", "algorithm.length_head=true"),
         (
-            *("algorithm.members=2", "algorithm.member_fraction=0.6", "algorithm.shared_trunk=true"),
+            *("algorithm.members=2", "algorithm.member_fraction=0.6"),
             *("algorithm.length_head=true", "algorithm.confidence_weight=0.5", "algorithm.micro_batch_tokens=600"),
         ),
     ],
@@ -217,4 +200,4 @@ def test_resumed_equals_uninterrupted(toy, tmp_path, overrides, monkeypatch):
         }
         for stage in stages
     ]
-    assert files[0] == files[1] and len(files[0]) == (3 if "algorithm.shared_trunk=true" in overrides else 5)
+    assert files[0] == files[1] and len(files[0]) == 5

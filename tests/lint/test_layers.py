@@ -50,7 +50,7 @@ UPWARD = {
     ("stages.execute", "memory.neutral"): "makes a stage fit its device; plans of memory are made from stages",
 }
 """(module, module of a higher layer that it names as text) → why it is not a registration in a `Pack` instead."""
-NO_MODULES = {"rlhf_lab.plugins", "rlhf_lab.rewards"}
+NO_MODULES = {"rlhf_lab.plugins"}
 """Texts that resemble modules: groups of entry points."""
 REFERENCE = re.compile(r"(rlhf_lab(?:\.\w+)+)(?::\w+)?(?: after \w+)?")
 PACKS_BELOW = {"agents": {"code", "judging"}}

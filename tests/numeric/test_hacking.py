@@ -36,7 +36,6 @@ LIMITS = DetectorSettings(
     budget=0.1,
     tolerance=0.1,
     signals=("length_z", "reward_kl"),
-    needed=2,
 )
 
 
@@ -186,7 +185,7 @@ def test_one_signal_warns_and_two_stop():
     start = [batch(noisy, high)] * 5
     _, found = verdicts([*start, batch(long, high + 0.3), batch(long, high + 0.6), batch(noisy, high + 0.9)])
     assert [verdict.level for verdict in found] == [1, 2, 1]
-    only = replace(LIMITS, signals=("length_cusum",), needed=1)
+    only = replace(LIMITS, signals=("length_cusum",))
     _, found = verdicts([*start, batch(noisy, high + 1), batch(long, high)], only)
     assert [verdict.level for verdict in found] == [0, 2]
 
@@ -213,25 +212,15 @@ def test_replies_to_one_prompt_count_once():
     assert one.length is not None and one.length.baseline.prompts == 4  # another iteration asks other prompts
 
 
-def test_rising_disagreement_is_seen_and_falling_is_not():
-    rng = np.random.default_rng(0)
-
-    def at(level):
-        spread = np.abs(level + 0.1 * rng.standard_normal(PROMPTS))
-        return batch(np.full(PROMPTS, 25.0), rng.standard_normal(PROMPTS), disagreement=list(spread))
-
-    assert "disagreement" in verdicts([at(0.5)] * 5 + [at(0.7) for _ in range(5)])[0].first
-    assert "disagreement" not in verdicts([at(0.5) for _ in range(5)] + [at(0.3) for _ in range(20)])[0].first
-
-
-def test_a_detector_that_was_saved_goes_on_alike():
+@pytest.mark.parametrize("has_outcome", [False, True])
+def test_a_detector_that_was_saved_goes_on_alike(has_outcome):
     """Stopped anywhere, in warm-up, within a checkpoint and after it, through JSON."""
     rng = np.random.default_rng(3)
     batches = trace(rng, 24, length=lambda t: 0.1 * SD * t)
-    batches = [
-        IterationBatch.from_row(b.to_row() | {"disagreement": list(0.1 * b.reward_N), "gold": list(b.reward_N)})
-        for b in batches
+    more = [
+        {"gold": list(b.reward_N)} | ({"unverified": list(0.1 * b.reward_N)} if has_outcome else {}) for b in batches
     ]
+    batches = [IterationBatch.from_row(b.to_row() | columns) for b, columns in zip(batches, more, strict=True)]
     limits = replace(LIMITS, every=2, warmup=3, planned=12)
     full, expected = verdicts(batches, limits)
     for stop in range(1, 24):
@@ -248,7 +237,7 @@ def test_a_row_is_the_batch():
     b = batch([3.0, 4.0], [0.123456, math.nan], gold=[1.0, 2.5])
     assert b.to_row() == {"prompt": [0, 1], "tokens": [3, 4], "reward": [0.123456, None], "gold": [1, 2.5]}
     again = IterationBatch.from_row(b.to_row())
-    assert again.to_row() == b.to_row() and np.isnan(again.disagreement_N).all()
+    assert again.to_row() == b.to_row() and np.isnan(again.unverified_N).all()
 
 
 def test_the_first_alarm_has_the_number_of_its_iteration():
@@ -343,7 +332,7 @@ def test_pay_for_calls_is_a_strong_warning(success, quick):
     assert detector.first["parting"] == detector.first["hard_stop"] < 35
     assert found[-1].level == 2 and np.mean([b.reward_N.mean() for b in hacked[-5:]]) > hacked[0].reward_N.mean()
     assert "length_z" not in detector.first  # a turn is as long as before
-    only = replace(AGENTS, signals=("length_z",), needed=1)
+    only = replace(AGENTS, signals=("length_z",))
     assert "hard_stop" not in verdicts(hacked, only)[0].first  # who leaves the reward out leaves both rules out
 
 

@@ -73,13 +73,13 @@ def test_canon_by_hand():
     μ = 1 compares with the other half: 1 − 4, 2 − 2, 3 − 4, 6 − 2. μ = 0 with the own: 1 − 2, 2 − 4, 3 − 2, 6 − 4.
     """
     lengths = tensor(10, 40, 20, 30)[None]
-    assert canon(GroupScores(SCORES, condition_BG=lengths, inter_weight=1.0)).tolist() == [[-3, 0, -1, 4]]
-    assert canon(GroupScores(SCORES, condition_BG=lengths, inter_weight=0.0)).tolist() == [[-1, -2, 1, 2]]
+    assert canon(GroupScores(SCORES, lengths_BG=lengths, inter_weight=1.0)).tolist() == [[-3, 0, -1, 4]]
+    assert canon(GroupScores(SCORES, lengths_BG=lengths, inter_weight=0.0)).tolist() == [[-1, -2, 1, 2]]
 
 
 def test_canon_at_a_half_is_dr_grpo():
     scores, lengths = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
-    ours = canon(GroupScores(scores, condition_BG=lengths, inter_weight=0.5))
+    ours = canon(GroupScores(scores, lengths_BG=lengths, inter_weight=0.5))
     assert torch.allclose(ours, dr_grpo(GroupScores(scores)))
 
 
@@ -87,19 +87,19 @@ def test_canon_at_a_half_is_dr_grpo():
 def test_an_unscored_reply_counts_in_no_mean(name):
     """1, NaN, 5: as the group 1, 5 with an additional advantage of 0."""
     size = tensor(1, 2, 3)[None]
-    with_gap = GROUP_ADVANTAGES[name](GroupScores(tensor(1, math.nan, 5)[None], condition_BG=size))
-    without = GROUP_ADVANTAGES[name](GroupScores(tensor(1, 5)[None], condition_BG=size[:, [0, 2]]))
+    with_gap = GROUP_ADVANTAGES[name](GroupScores(tensor(1, math.nan, 5)[None], lengths_BG=size))
+    without = GROUP_ADVANTAGES[name](GroupScores(tensor(1, 5)[None], lengths_BG=size[:, [0, 2]]))
     assert with_gap[0, 1] == 0
     assert torch.allclose(with_gap[:, [0, 2]], without)
 
 
-def test_canon_when_the_reply_with_the_lowest_condition_is_unscored():
+def test_canon_when_the_shortest_reply_is_unscored():
     """Lengths 5 (unscored), 10, 40, 20, 30: the halves are of the scored responses, {10, 20} with 1 and 3 (mean 2)
     and {30, 40} with 6 and 2 (mean 4). μ = 1: 1 − 4, 2 − 2, 3 − 4, 6 − 2; μ = 0: 1 − 2, 2 − 4, 3 − 2, 6 − 4.
     """
     scores, lengths = tensor(math.nan, 1, 2, 3, 6)[None], tensor(5, 10, 40, 20, 30)[None]
-    assert canon(GroupScores(scores, condition_BG=lengths, inter_weight=1.0)).tolist() == [[0, -3, 0, -1, 4]]
-    assert canon(GroupScores(scores, condition_BG=lengths, inter_weight=0.0)).tolist() == [[0, -1, -2, 1, 2]]
+    assert canon(GroupScores(scores, lengths_BG=lengths, inter_weight=1.0)).tolist() == [[0, -3, 0, -1, 4]]
+    assert canon(GroupScores(scores, lengths_BG=lengths, inter_weight=0.0)).tolist() == [[0, -1, -2, 1, 2]]
 
 
 def gae_loop(rewards, values, gamma, lam):

@@ -25,7 +25,6 @@ from rlhf_lab.rewards.learned.bt import (
     Scorer,
     ScoreScale,
     average_members,
-    model_outputs,
     score_members,
 )
 from rlhf_lab.training.loop import train
@@ -99,39 +98,17 @@ def test_load_reward_opens_an_ensemble(encoder, tmp_path):
     assert np.allclose(worst(*TEXTS), scores_KN.min(axis=0), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("names", "scored"),
-    [(("member_0", "member_1", "member_2"), (0, 1, 2)), (("quality", "length"), (0,))],
-    ids=["shared trunk", "length head"],
-)
-def test_load_reward_opens_heads_of_one_trunk(names, scored, encoder, tmp_path):
-    """A model with several outputs is no rubric: its members count, and `ensemble` combines them."""
-    model = reward_model("llama", 0, outputs=len(names))
-    heads = [scorer(model, encoder, attributes=names, weights=tuple(np.eye(len(names))[k]), n=8) for k in scored]
-    scores_KN = np.stack([head(*TEXTS) for head in heads])
+def test_load_reward_opens_a_model_with_a_length_head(encoder, tmp_path):
+    """A model with a score and a length head is no rubric: `ensemble` counts one member."""
+    model = reward_model("llama", 0, outputs=2)
+    head = scorer(model, encoder, attributes=("quality", "length"), weights=(1.0, 0.0), n=8)
+    scores_N = head(*TEXTS)
     model.save_pretrained(tmp_path)
     encoder.tokenizer.save_pretrained(tmp_path)
-    for k, head in enumerate(heads):
-        head.scale.write(tmp_path / f"{MEMBERS}/{k}" if k else tmp_path)
-    reward = load_reward(tmp_path, device="cpu")
-    assert np.allclose(reward(*TEXTS), scores_KN.mean(axis=0), atol=1e-5)
-    if len(scored) > 1:
-        worst = load_reward(tmp_path, device="cpu", ensemble="worst")
-        assert np.allclose(worst(*TEXTS), scores_KN.min(axis=0), atol=1e-5)
-    else:
-        with pytest.raises(ConfigError, match="has one; train it with"):
-            load_reward(tmp_path, device="cpu", ensemble="worst")
-
-
-def test_heads_of_one_trunk_share_its_pass(encoder):
-    model, passes = reward_model("llama", 0, outputs=3), []
-    model.model.register_forward_hook(lambda *call: passes.append(call))
-    heads = [scorer(model, encoder, weights=tuple(np.eye(3)[k])) for k in range(3)]
-    outputs = model_outputs(heads, heads[0].rows(*TEXTS))
-    once = len(passes)
-    scores = score_members(heads, *TEXTS)
-    assert len(passes) == 2 * once
-    assert np.allclose(scores, outputs[0].T, atol=1e-6) and not np.allclose(scores[0], scores[1])
+    head.scale.write(tmp_path)
+    assert np.allclose(load_reward(tmp_path, device="cpu")(*TEXTS), scores_N, atol=1e-5)
+    with pytest.raises(ConfigError, match="has one; train it with"):
+        load_reward(tmp_path, device="cpu", ensemble="worst")
 
 
 def test_the_average_model_by_hand():
@@ -159,10 +136,6 @@ def test_an_average_needs_members_with_one_start_and_its_own_scale(encoder, tmp_
 VARIANTS = {
     "odin": ("algorithm.length_head=true",),
     "members": ("algorithm.members=2", "algorithm.member_fraction=0.7"),
-    "shared odin": (
-        *("algorithm.members=2", "algorithm.shared_trunk=true", "algorithm.member_fraction=0.7"),
-        "algorithm.length_head=true",
-    ),
     "all": ("algorithm.members=2", "algorithm.length_head=true", "algorithm.confidence_weight=0.5"),
 }
 
@@ -186,7 +159,7 @@ def trained(policy: Path, directory: Path, tokens: int, *overrides: str) -> tupl
     return [value for model in algorithm.models for value in model.state_dict().values()], passes
 
 
-@pytest.mark.parametrize(("name", "tokens"), [("odin", 1), ("shared odin", 600), ("all", 600)])
+@pytest.mark.parametrize(("name", "tokens"), [("odin", 1), ("all", 600)])
 def test_a_step_in_pieces_is_the_same_step(name, tokens, policy, tmp_path):
     """ODIN's correlation is of the whole step, however many passes it takes."""
     full, passes = trained(policy, tmp_path / "whole", 0, *VARIANTS[name])
@@ -195,26 +168,18 @@ def test_a_step_in_pieces_is_the_same_step(name, tokens, policy, tmp_path):
     assert max(float((a - b).abs().max()) for a, b in zip(full, pieces, strict=True)) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["members", "shared odin"])
-def test_every_member_has_the_mean_loss_of_its_own_pairs(name, policy, tmp_path):
-    """Weights of a step add up to `units` for each model, also where members have unequal last batches."""
-    algorithm = built(policy, tmp_path, *VARIANTS[name])
+def test_every_member_has_the_mean_loss_of_its_own_pairs(policy, tmp_path):
+    """Weights of a step add up to `units` for each member, also where members have unequal last batches."""
+    algorithm = built(policy, tmp_path, *VARIANTS["members"])
     sizes = set()
     for step in range(algorithm.total_steps):
         batch = algorithm.collect(step)
-        for m, model in enumerate(algorithm.models):
-            own = [micro for micro in batch.micro if micro.model is model]
-            total = sum(float(micro.weight_KB.sum()) for micro in own)
-            pairs = len(algorithm.plans[m][step])
-            sizes.add(pairs)
-            expected = (
-                batch.units
-                if name == "members"
-                else sum(float(micro.weight_KB[k].gt(0).sum()) / (2 * 0.7) for micro in own for k in range(2))
-            )
-            assert total == pytest.approx(expected)
+        for m, member in enumerate(algorithm.members):
+            own = [micro for micro in batch.micro if micro.member is member]
+            sizes.add(len(algorithm.plans[m][step]))
+            assert sum(micro.weight * micro.pairs for micro in own) == pytest.approx(batch.units)
     assert len(sizes) > 1
-    chosen = [set(member.in_bootstrap_N.nonzero()[:, 0].tolist()) for member in algorithm.members]
+    chosen = [set(member.pairs) for member in algorithm.members]
     assert chosen[0] != chosen[1] and all(len(fraction) == round(0.7 * 30) for fraction in chosen)
 
 

@@ -125,13 +125,12 @@ def test_a_long_reply_loses_its_end_and_keeps_the_sentence():
     assert sure == ([1, 1], [2, 3, *SURE, EOS])
 
 
-def test_the_length_statistic_is_of_the_pairs_in_the_share():
+def test_the_length_statistic_of_a_step():
     """Quality (first output) is uncorrelated with length, the length head (second) is length: the best value, −1."""
-    tokens_2B = torch.tensor([[1.0, 2.0, 50.0], [3.0, 4.0, 1.0]])
-    quality_2B = torch.tensor([[1.0, -1.0, 7.0], [-1.0, 1.0, 3.0]])
+    tokens_2B = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    quality_2B = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
     scores_2BA = torch.stack([quality_2B, 5 * tokens_2B], dim=-1)
-    in_bootstrap_B = torch.tensor([True, True, False])
-    assert length_statistic(scores_2BA, tokens_2B, in_bootstrap_B).item() == pytest.approx(-1.0, abs=1e-6)
-    swapped = length_statistic(scores_2BA.flip(-1), tokens_2B, in_bootstrap_B).item()
+    assert length_statistic(scores_2BA, tokens_2B).item() == pytest.approx(-1.0, abs=1e-6)
+    swapped = length_statistic(scores_2BA.flip(-1), tokens_2B).item()
     assert swapped == pytest.approx(1.0, abs=1e-6)
-    assert length_statistic(scores_2BA, tokens_2B, torch.tensor([True, False, False])).item() == 0.0
+    assert length_statistic(scores_2BA[:, :1], tokens_2B[:, :1]).item() == 0.0

@@ -61,7 +61,7 @@ FILES = {
     "pair_margins": "margins.jsonl",
     "best_of_n": "evaluation.jsonl",
     "compare": "evaluation.jsonl",
-    "rm_report": "pairs.jsonl",
+    "rm_report": "evaluation.jsonl",
     "step_report": "steps.jsonl",
 }
 

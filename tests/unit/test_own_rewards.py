@@ -1,4 +1,4 @@
-"""A reward of the user: a function in a file, one of a package, and a plug-in; as docs/rewards.md shows them."""
+"""A reward of the user: a function in a file, and a plug-in; as docs/rewards.md shows them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import rlhf_lab
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.core.user_code import files_behind
 from rlhf_lab.data.file_settings import Verifiable
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
 from rlhf_lab.rewards.external.trial import trial_problems
 from rlhf_lab.rewards.graph import GraphReward
@@ -48,11 +48,11 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def installed(directory: Path, entry_points: str, name: str = "mine") -> None:
+def installed(directory: Path, entry_points: str) -> None:
     """Make a directory on the path look like an installed package."""
-    info = directory / f"{name}-1.0.dist-info"
+    info = directory / "mine-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entry_points)
 
 
@@ -72,7 +72,7 @@ def test_a_file_imports_its_neighbours_and_they_are_its_source(here):
     file = here / "own" / "rewards.py"
     file.write_text("from my_words import count\ndef words(prompts, replies): return [count(r) for r in replies]\n")
     settings = PythonCallable(function="own/rewards.py:words")
-    assert [path.name for path in source_files(settings)] == ["my_words.py", "rewards.py"]
+    assert [path.name for path in files_behind(settings.function)] == ["my_words.py", "rewards.py"]
     assert scored(settings) == [1, 2]
 
 
@@ -103,38 +103,12 @@ def test_a_function_that_fails_names_file_and_line(here):
     ("overrides", "message"),
     [
         ([], "function is not set; write reward.terms.callable.function="),
-        (["function=a.py:f", "name=f"], "are two rewards; write one of them"),
         (["function=a.py"], r"function=a\.py is not FILE\.py:NAME"),
     ],
 )
 def test_wrong_settings_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         checked("ppo", "reward=callable", *(f"reward.terms.callable.{override}" for override in overrides))
-
-
-def test_a_function_of_an_installed_package(here, monkeypatch):
-    (here / "my_package").mkdir()
-    (here / "my_package" / "__init__.py").write_text("")
-    (here / "my_package" / "rewards.py").write_text(documented("my_rewards.py"))
-    installed(here, "[rlhf_lab.rewards]\nbrevity = my_package.rewards:brevity\nlost = no_package:f\n")
-    monkeypatch.syspath_prepend(here)
-    settings = PythonCallable(name="brevity")
-    assert [path.name for path in source_files(settings)] == ["__init__.py", "rewards.py"]
-    assert "my_package" not in sys.modules, "the code is not imported to be found"
-    assert scored(settings) == [-0.1, -0.2]
-    assert source_files(PythonCallable(name="lost")) == [] == source_files(PythonCallable(name="nobody"))
-    with pytest.raises(ConfigError, match=r"name=lost, which is no_package:f cannot be imported \(ModuleNotFound"):
-        registry.build("reward", PythonCallable(name="lost"), RUN)
-
-
-def test_a_name_that_two_installed_packages_give_is_refused(here, monkeypatch):
-    installed(here, "[rlhf_lab.rewards]\nbrevity = my_package:brevity\n")
-    installed(here, "[rlhf_lab.rewards]\nbrevity = their_package:brevity\n", "theirs")
-    monkeypatch.syspath_prepend(here)
-    with pytest.raises(ConfigError, match="is an entry point of several packages") as refused:
-        source_files(PythonCallable(name="brevity"))
-    assert "my_package:brevity of mine" in str(refused.value)
-    assert "their_package:brevity of theirs" in str(refused.value)
 
 
 def test_a_plug_in_brings_a_term_with_settings(tmp_path):

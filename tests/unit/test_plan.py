@@ -39,7 +39,6 @@ def names(found: StagePlan) -> list[str]:
     [
         ("sft", (), ["policy"]),
         ("reward_model", (), ["reward model", "policy (samples)"]),
-        ("reward_model", ("algorithm.members=2", "algorithm.shared_trunk=true"), ["reward model", "policy (samples)"]),
         ("dpo", (), ["policy", "reference", "reward bt"]),
         ("dpo_lora", (), ["policy", "reward bt"]),
         ("dpo_lora", ("sharding=fsdp_full",), ["policy", "reference", "reward bt"]),

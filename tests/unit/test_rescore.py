@@ -128,27 +128,26 @@ def test_weightings_are_typed_one_by_one(tmp_path):
 
 
 def test_a_changed_reward_is_not_the_saved_one(tmp_path):
-    """The saved reward is bt: 3, 2, 1, 0. With clip=1 all but the last are 1: ranks 3 3 3 1 against 4 3 2 1."""
+    """The saved reward is bt: 3, 2, 1, 0. A negative weight turns the ranks around."""
     directory = write(tmp_path, proxy=BT)
-    graphs, _ = weightings(directory, ["reward.clip=1", "reward.terms.bt.transform=sigmoid"])
-    assert list(graphs) == ["as saved, but clip=1, terms.bt.transform=sigmoid"]
-    clipped = RewardGraph(terms={"bt": BradleyTerry()}, clip=1.0)
-    _, found = rescore(read_responses(directory), {"clipped": clipped}, 2)
-    # ranks minus their means: (.5, .5, .5, −1.5) and (1.5, .5, −.5, −1.5): ρ = 3/√(3·5)
-    assert found.metrics["rank_first"].mean == pytest.approx(3 / 15**0.5)
+    graphs, _ = weightings(directory, ["reward.temperature=2", "reward.terms.bt.transform=sigmoid"])
+    assert list(graphs) == ["as saved, but temperature=2, terms.bt.transform=sigmoid"]
+    reversed_graph = RewardGraph(terms={"bt": BradleyTerry(weight=-1.0)})
+    _, found = rescore(read_responses(directory), {"reversed": reversed_graph}, 2)
+    assert found.metrics["rank_first"].mean == pytest.approx(-1)
     _, same = rescore(read_responses(directory), {"same": RewardGraph(terms={"bt": BradleyTerry()})}, 2)
     assert same.metrics["rank_first"].mean == pytest.approx(1)
 
 
 def test_all_mistakes_in_weightings_are_told_at_once(tmp_path):
     wrong = ["reward.weights={btt:1}", "reward.weights={bt:0}", "reward.terms.bt.weigth=1", "model=small"]
-    wrong += ["reward.clip.x=1"]
+    wrong += ["reward.temperature.x=1"]
     with pytest.raises(ConfigError) as found:
         weightings(write(tmp_path), wrong)
     text = "\n".join(found.value.problems)
     assert "btt is not one of the terms" in text and "model is not a setting of rescore" in text
     assert "did you mean weight" in text
-    assert "reward.clip.x is not a setting: reward.clip has no settings" in text
+    assert "reward.temperature.x is not a setting: reward.temperature has no settings" in text
     with pytest.raises(ConfigError, match="separate arguments"):
         weightings(tmp_path, ["reward.weights={bt:1},{bt:2}"])
 

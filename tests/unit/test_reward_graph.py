@@ -36,13 +36,9 @@ def graph(**settings) -> RewardGraph:
     return RewardGraph(terms={"a": Gold(weight=2.0), "b": Gold(weight=-1.0)}, **settings)
 
 
-def test_aggregates_by_hand():
+def test_a_weighted_sum_by_hand():
     """2·1 − .5 = 1.5; 2·(−2) − 4 = −8; an unscored term leaves the response unscored."""
     assert combine(PARTS, graph())[:2].tolist() == [1.5, -8]
-    assert combine(PARTS, graph(aggregate="mean"))[:2].tolist() == [1.5, -8]  # weights add up to 1
-    # (3·1 + .5)/4 and (3·(−2) + 4)/4
-    assert combine(PARTS, graph(weights={"a": 3.0, "b": 1.0}, aggregate="mean"))[:2].tolist() == [0.875, -0.5]
-    assert combine(PARTS, graph(aggregate="worst"))[:2].tolist() == [0.5, -2]
     assert np.isnan(combine(PARTS, graph())[2])
 
 
@@ -57,11 +53,11 @@ def test_what_of_a_reward_is_not_the_outcome():
         return unverified(combine(PARTS, settings), PARTS, settings)
 
     assert rest(outcome_and_length()).tolist()[:2] == [-0.5, -4] and np.isnan(rest(outcome_and_length())[2])
-    assert rest(outcome_and_length(weights={"a": 3.0, "b": 1.0}, aggregate="mean"))[:2].tolist() == [0.125, 1.0]
+    assert rest(outcome_and_length(weights={"a": 3.0, "b": 1.0}))[:2].tolist() == [0.5, 4]
     assert rest(outcome_and_length(weights={"a": 1.0, "b": 0.0}))[:2].tolist() == [0, 0]
-    assert rest(graph())[:2].tolist() == rest(graph(aggregate="worst"))[:2].tolist() == [0, 0]  # two outcomes
+    assert rest(graph())[:2].tolist() == rest(graph(temperature=2.0))[:2].tolist() == [0, 0]  # two outcomes
     assert rest(RewardGraph(terms={"a": Length(), "b": Programmatic()})) is None
-    for not_a_sum in ({"aggregate": "worst"}, {"clip": 1.0}, {"ceiling": 3.0}):
+    for not_a_sum in ({"temperature": 2.0}, {"max_confidence": 0.9}):
         assert rest(outcome_and_length(**not_a_sum)) is None
     assert EnvironmentTurns().outcome and not VerifierTerm(format_bonus=0.1).outcome
 
@@ -84,25 +80,21 @@ class Turns:
         return RewardBatch(totals_N, turns=[list(self.turns) for _ in episodes])
 
 
-@pytest.mark.parametrize(
-    ("aggregate", "of_turns", "total"), [("weighted_sum", [4.0, -4.0, 15.0], 15.0), ("mean", [1.0, -1.0, 3.75], 3.75)]
-)
-def test_rewards_of_turns_are_weighed_and_divided_like_the_total(aggregate, of_turns, total):
-    """Weights 3 and 1: 3·1 + 1, 3·(−2) + 2, 3·6 − 3 and their sum; `mean` divides each by 3 + 1."""
+def test_rewards_of_turns_are_weighed_like_the_total():
+    """Weights 3 and 1: 3·1 + 1, 3·(−2) + 2, 3·6 − 3 and their sum."""
+    of_turns = [4.0, -4.0, 15.0]
     terms = {"a": CheckedReward("a", Turns((1.0, -2.0, 6.0))), "b": CheckedReward("b", Turns((1.0, 2.0, -3.0)))}
-    settings = RewardGraph(terms={"a": Gold(weight=3.0), "b": Gold(weight=1.0)}, aggregate=aggregate)
+    settings = RewardGraph(terms={"a": Gold(weight=3.0), "b": Gold(weight=1.0)})
     episode = Episode(Task("p"), "p", "r", [1], tuple(Segment([2], sampled=True) for _ in of_turns))
     batch = GraphReward(terms, settings)([episode])
     assert batch.turns == [of_turns]
-    assert batch.total_N.tolist() == [total] == [sum(of_turns)]
+    assert batch.total_N.tolist() == [15.0] == [sum(of_turns)]
 
 
-def test_transform_temperature_ceiling_and_clip():
+def test_transform_and_temperature():
     settings = RewardGraph(terms={"a": Gold(transform="sigmoid")})
     assert combine(PARTS, settings)[0] == pytest.approx(1 / (1 + np.exp(-1)))
     assert combine(PARTS, graph(temperature=2.0))[:2].tolist() == [0.75, -4]
-    assert combine(PARTS, graph(ceiling=3.0))[:2] == pytest.approx([3 * np.tanh(0.5), 3 * np.tanh(-8 / 3)])
-    assert combine(PARTS, graph(clip=1.0))[:2].tolist() == [1, -1]
 
 
 def test_every_node_is_kept():
@@ -212,10 +204,10 @@ def test_a_remote_reward_that_answers_wrongly_says_so(monkeypatch, answer):
 
 
 def test_terms_are_chosen_and_weighed_on_the_command_line():
-    more = ("reward=[bt,programmatic,length]", "reward.terms.length.weight=-0.2", "reward.aggregate=mean")
+    more = ("reward=[bt,programmatic,length]", "reward.terms.length.weight=-0.2", "reward.temperature=2")
     found = checked("ppo", *more).reward
     assert list(found.terms) == ["bt", "programmatic", "length"]
-    assert found.terms["length"].weight == -0.2 and found.aggregate == "mean"
+    assert found.terms["length"].weight == -0.2 and found.temperature == 2
     assert checked("ppo", "reward=length", "needs.reward=null", "algorithm.critic=zero").reward.roles == set()
 
 

@@ -24,12 +24,8 @@ from rlhf_lab.rewards.settings import RewardGraph
 PARTS = {"a": np.array([1.0, -2.0, np.nan]), "b": np.array([0.5, 4.0, 1.0])}
 NODES = [
     {},
-    {"aggregate": "mean"},
-    {"aggregate": "worst"},
-    {"aggregate": "uwo"},
-    {"aggregate": "uwo", "penalty": "sd", "ddof": 1, "penalty_weight": 2.0},
-    {"temperature": 0.7, "ceiling": 1.3},
-    {"max_confidence": 0.9, "clip": 0.8},
+    {"temperature": 0.7},
+    {"max_confidence": 0.9},
     {"confidence_weight": 0.5, "temperature": 2.0},
 ]
 
@@ -43,17 +39,12 @@ def test_terms_are_combined_by_hand():
     term = Gold(standardise="fixed", mean=1.0, sd=2.0, transform="sigmoid", weight=2.0)
     found = combine({"a": np.array([4.0])}, RewardGraph(terms={"a": term}))
     assert found[0] == pytest.approx(2 / (1 + math.exp(-1.5)))
-    # 1 and .5: mean .75, deviations ±.25, variance .0625 (ddof 0) or .125 (ddof 1).
-    assert combine(PARTS, graph(aggregate="uwo"))[0] == 0.75 - 0.5 * 0.0625
-    assert combine(PARTS, graph(aggregate="uwo", penalty="sd"))[0] == 0.75 - 0.5 * 0.25
-    assert combine(PARTS, graph(aggregate="uwo", ddof=1))[0] == 0.75 - 0.5 * 0.125
-    assert np.isnan(combine(PARTS, graph(aggregate="uwo"))[2])
     own = graph({"weight": 5.0}, {"weight": 5.0})
     assert combine(PARTS, graph({"weight": 5.0}, weights={"a": 0.5, "b": 0.5}))[0] == 0.75
     assert combine(PARTS, own)[0] == 7.5
     assert graph(weights={"b": 1.0}).weighting == {"a": 0.0, "b": 1.0}
     assert combine(PARTS, graph(weights={"b": 2.0})).tolist() == [1, 8, 2]
-    assert combine(PARTS, graph({"weight": 0.0}, aggregate="mean")).tolist() == [0.5, 4, 1]
+    assert combine(PARTS, graph({"weight": 0.0})).tolist() == [0.5, 4, 1]
 
 
 def test_no_margin_claims_more_than_the_largest_confidence():
@@ -147,9 +138,9 @@ def test_what_later_nodes_change_is_kept_as_it_was():
     def term(prompts, responses):
         return RewardBatch(np.array([3.0]))
 
-    reward = GraphReward({"a": CheckedReward("a", term)}, RewardGraph(terms={"a": Gold(weight=2.0)}, clip=1.0))
+    reward = GraphReward({"a": CheckedReward("a", term)}, RewardGraph(terms={"a": Gold(weight=2.0)}, temperature=2.0))
     batch = reward(said(["p"], ["x"]))
-    assert (batch.total_N[0], batch.parts["aggregate"][0], batch.parts["a"][0]) == (1, 6, 3)
+    assert (batch.total_N[0], batch.parts["aggregate"][0], batch.parts["a"][0]) == (3, 6, 3)
     assert part_means({"a": np.array([1.0, np.nan, 3.0]), "b": np.array([np.nan])}) == {
         "reward/a": 2,
         "reward/b": pytest.approx(math.nan, nan_ok=True),
@@ -161,10 +152,8 @@ def test_what_later_nodes_change_is_kept_as_it_was():
     [
         ({"weights": {"c": 1.0}}, "weights: c is not one of the terms a, b"),
         ({"weights": {"a": 0.0}}, "all 0"),
-        ({"weights": {"a": 1.0}, "aggregate": "worst"}, "aggregate=worst does not use weights"),
-        ({"weights": {"a": 1.0, "b": -1.0}, "aggregate": "mean"}, "divides by the sum"),
         ({"weights": {"a": math.nan}}, "finite"),
-        ({"ceiling": 1.0, "max_confidence": 0.9}, "set the same bound"),
+        ({"max_confidence": 0.4}, "must be 0 .off. or above 0.5"),
     ],
 )
 def test_graphs_that_make_no_sense(settings, message):
@@ -173,8 +162,6 @@ def test_graphs_that_make_no_sense(settings, message):
 
 
 def test_terms_that_make_no_sense():
-    with pytest.raises(ConfigError, match="two terms"):
-        RewardGraph(terms={"a": Gold()}, aggregate="uwo")
     with pytest.raises(ConfigError, match="another node"):
         RewardGraph(terms={"aggregate": Gold()})
     with pytest.raises(ConfigError, match="standardise=fixed only"):

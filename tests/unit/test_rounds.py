@@ -11,9 +11,8 @@ from support import checked
 
 from rlhf_lab.algorithms.preference import dpo_iterative
 from rlhf_lab.algorithms.preference.dpo_iterative import Round, RoundFiles, best_and_worst
-from rlhf_lab.algorithms.preference.settings import NO_REFERENCE, IterativeDPO
+from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.core.errors import ArtifactError, ConfigError
-from rlhf_lab.losses.preference import PREFERENCE_LOSSES
 
 
 def test_the_best_is_paired_with_the_worst_where_they_differ():
@@ -93,16 +92,9 @@ def test_the_steps_of_a_round_count_its_corpus_pairs(prompts, fraction, more, st
     [
         (["algorithm.logps=per_codebook"], "a model of family llama has no codebooks; use logps=sum"),
         (["reward.confidence_weight=0.5"], "needs a running mean of rewards"),
-        (["reward.monitor.action=raise_kl", "algorithm.loss=simpo"], "algorithm.loss=simpo has no KL penalty; use"),
         (["reward.monitor.action=stop", "algorithm.rounds=1"], "never acts: the first round is the baseline; set"),
     ],
 )
 def test_rounds_refuse_what_cannot_work(overrides, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         checked("dpo_iterative", *overrides)
-
-
-def test_the_losses_without_a_reference():
-    without = [loss for loss, objective in PREFERENCE_LOSSES.items() if not objective.needs("ref")]
-    assert list(NO_REFERENCE) == without
-    assert checked("dpo_iterative", "reward.monitor.action=raise_kl").algorithm.loss == "sigmoid"

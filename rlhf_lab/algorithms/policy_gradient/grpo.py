@@ -7,7 +7,6 @@ from torch import Tensor
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.policy_gradient.settings import GRPO
-from rlhf_lab.core.episodes import Episode
 from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores
 from rlhf_lab.sampling.experience import EpisodeGroup, Experience
 from rlhf_lab.training.run import Run
@@ -37,21 +36,12 @@ class GroupPolicyOptimisation(OnPolicy):
         group_scores = GroupScores(
             scores_BG,
             greedy_B=None if None in greedy else torch.tensor(greedy),
-            condition_BG=self._canon_condition(groups),
+            lengths_BG=torch.tensor([[float(one.sampled_tokens) for one in group.episodes] for group in groups]),
             inter_weight=self.settings.inter_weight,
         )
         advantage_BG = GROUP_ADVANTAGES[self.settings.advantage](group_scores)
         length_R = torch.tensor(experience.sampled_lengths)
         experience.tokens["advantage"] = advantage_BG[scored_BG].float().repeat_interleave(length_R)
-
-    def _canon_condition(self, groups: list[EpisodeGroup]) -> Tensor:
-        """Return the metric that CANON splits by, (B, G): length, or mean −log π of a response (`surprise`)."""
-        by_length = self.settings.condition == "tokens"
-
-        def condition(episode: Episode) -> float:
-            return float(episode.sampled_tokens) if by_length else -sum(episode.logps) / len(episode.logps)
-
-        return torch.tensor([[condition(episode) for episode in group.episodes] for group in groups])
 
 
 def build(settings: GRPO, run: Run) -> GroupPolicyOptimisation:

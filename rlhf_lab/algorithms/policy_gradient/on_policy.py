@@ -202,7 +202,6 @@ class OnPolicy(Algorithm):
         # 1. Sample and score.
         groups, metrics = self.rollouts.draw(self.model, iteration)
         metrics |= self.monitor.see_groups(groups)
-        self.beta *= self.monitor.raised_by  # 1 unless reward.monitor.action=raise_kl has just raised it
         if iteration > self.warmup_iterations and not self.finished:  # before, the policy is the start policy
             metrics |= self.audit.check(iteration)
         self.generated += int(metrics["generated_tokens"])
@@ -317,9 +316,9 @@ class OnPolicy(Algorithm):
         self.credit(groups, experience, scores_R, penalty_N)
         if settings.kl_controller == "adaptive" and not self.warming:
             kl = metrics.get("kl_sampled", metrics["kl"])
-            # A monitor that raises β also lowers the target. Otherwise the controller would reduce β again.
-            target = settings.kl_target / self.monitor.factor
-            self.beta = adaptive_beta(self.beta, kl, target=target, horizon=settings.kl_horizon, samples=len(scores_R))
+            self.beta = adaptive_beta(
+                self.beta, kl, target=settings.kl_target, horizon=settings.kl_horizon, samples=len(scores_R)
+            )
         metrics["advantage_sd"] = float(tokens["advantage"].std(unbiased=False))
         if settings.whiten_advantages:
             tokens["advantage"] = whiten(tokens["advantage"])

@@ -101,7 +101,6 @@ class OnPolicySettings(PolicySettings):
             old_logps=sampler.
         ptx_weight: weight of the SFT loss on corpus responses; each update uses as many of them as sampled responses
             (arXiv:2203.02155, eq. 2); 0 is off.
-        condition: metric by which `advantage=canon` splits groups.
         inter_weight: weight of CANON's comparison between the halves, in [0, 1]; ½ is Dr. GRPO.
         dynamic_sampling: number of rounds that replace prompts whose responses all have the same reward, before
             penalties (arXiv:2503.14476, section 3.2); 0 is off.
@@ -189,7 +188,6 @@ class OnPolicySettings(PolicySettings):
     staleness: Annotated[int, Ge(0, hint="0 samples with the current weights")] = 0
     ptx_weight: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     # Selection of samples and tasks.
-    condition: Literal["tokens", "surprise"] = "tokens"
     inter_weight: Annotated[float, Ge(0), Le(1)] = 0.5
     dynamic_sampling: Annotated[int, Ge(0, hint="0 is off")] = 0
     rollout_filter: Literal["none", "best", "best_random", "best_worst"] = "none"
@@ -220,16 +218,12 @@ class OnPolicySettings(PolicySettings):
         monitor, limit = config.reward.monitor, config.rollout.max_new_tokens
         problems = []
         # The monitor compares with a baseline of `warmup` checkpoints, so a short run ends before it can act.
-        if monitor.action in ("stop", "raise_kl") and self.iterations // monitor.every <= monitor.warmup:
+        if monitor.action == "stop" and self.iterations // monitor.every <= monitor.warmup:
             problems.append(
-                f"reward.monitor.action={monitor.action} never acts: algorithm.iterations={self.iterations} give only "
+                f"reward.monitor.action=stop never acts: algorithm.iterations={self.iterations} give only "
                 f"{self.iterations // monitor.every} checkpoints, and the first reward.monitor.warmup={monitor.warmup} "
                 f"are the baseline; set algorithm.iterations={monitor.every * (monitor.warmup + monitor.rising)} or "
                 "higher, or lower warmup"
-            )
-        if monitor.action == "raise_kl" and (self.kl_controller == "none" or not self.beta):
-            problems.append(
-                "reward.monitor.action=raise_kl multiplies a KL coefficient of 0; set algorithm.beta above 0"
             )
         # With greedy decoding all responses of a group are equal, and their advantages are 0.
         if not config.rollout.temperature:

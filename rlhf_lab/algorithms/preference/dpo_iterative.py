@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from rlhf_lab.losses.preference import PairLogps, consistency_rate
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows, sequence_logps
 from rlhf_lab.monitoring.audit import Auditor
-from rlhf_lab.monitoring.monitor import Watch, disagreement, unverified
+from rlhf_lab.monitoring.monitor import Watch, unverified
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.statistics.estimates import win_or_tie
 from rlhf_lab.training.batching import plan_steps
@@ -133,7 +133,7 @@ class RollOut:
             metrics["consistency"] = consistency
         monitor_row = None
         if self.monitor.on:
-            monitor_row = self.monitor.row(episodes, rewards.total_N, disagreement(rewards), unverified(rewards))
+            monitor_row = self.monitor.row(episodes, rewards.total_N, unverified(rewards))
         return Round(index, metrics, pairs, consistency, monitor_row)
 
     def _metrics(
@@ -371,18 +371,10 @@ class IteratedDPO(PreferenceAlgorithm):
         return self.monitor.pause or self.audit.pause
 
     def _monitor_samples(self, current: Round) -> dict[str, float]:
-        """Pass the samples of a round to the monitor once; it may raise β from this round on, or stop training."""
+        """Pass the samples of a round to the monitor once; it may stop training."""
         if self.logged_round >= current.index or not current.watched:
             return {}
-        metrics = self.monitor.see(current.watched)
-        self._apply_raised_beta()
-        return metrics
-
-    def _apply_raised_beta(self) -> None:
-        """Multiply the configured β by the monitor's factor. Starting from the config's β makes this idempotent."""
-        beta = self.run.config.algorithm.beta
-        if beta and self.monitor.factor != 1:
-            self.settings = replace(self.settings, beta=beta * self.monitor.factor)
+        return self.monitor.see(current.watched)
 
     def _draw_corpus_pairs(self, index: int, sampled_pairs: int) -> list[PairRows]:
         """Sample the corpus pairs that are added to a buffer of `sampled_pairs` pairs, anew in each round."""
@@ -416,7 +408,6 @@ class IteratedDPO(PreferenceAlgorithm):
         self.logged_round = int(state["round"])
         self.monitor.load_state_dict(state["monitor"])
         self.audit.load_state_dict(state["audit"])
-        self._apply_raised_beta()
 
 
 def build(settings: IterativeDPO, run: Run) -> IteratedDPO:

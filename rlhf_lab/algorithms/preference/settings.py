@@ -52,9 +52,6 @@ IPO and SimPO compare log-probabilities per token, so their papers' values are l
 of its paper, and was not tuned on the embedded data sets. All other losses use DPO's value for the model.
 """
 
-NO_REFERENCE = ("simpo", "orpo", "cpo")
-"""Losses without a reference, and thus without a KL penalty; their `beta` weights something else."""
-
 TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 """Losses that TRL's DPOTrainer has under the same names."""
 
@@ -340,15 +337,9 @@ class IterativeDPO(PreferenceSettings):
             problems.append(
                 "reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"
             )
-        action = config.reward.monitor.action
-        if action == "raise_kl" and self.loss in NO_REFERENCE:
+        if config.reward.monitor.action == "stop" and self.rounds < 2:
             problems.append(
-                f"reward.monitor.action=raise_kl: algorithm.loss={self.loss} has no KL penalty; use "
-                "reward.monitor.action=stop, or another loss"
-            )
-        if action in ("stop", "raise_kl") and self.rounds < 2:
-            problems.append(
-                f"reward.monitor.action={action} never acts: the first round is the baseline; set algorithm.rounds=2 "
-                "or higher"
+                "reward.monitor.action=stop never acts: the first round is the baseline; set algorithm.rounds=2 or "
+                "higher"
             )
         return problems

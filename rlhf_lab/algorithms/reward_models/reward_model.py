@@ -20,8 +20,9 @@ from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
 from rlhf_lab.algorithms.reward_models.reward_members import (
+    Member,
     PairMicro,
-    add_step_statistics,
+    add_step_statistic,
     average_weights,
     build_members,
     build_scorers,
@@ -33,7 +34,6 @@ from rlhf_lab.algorithms.reward_models.reward_members import (
 )
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, Pair, TextReward
 from rlhf_lab.data.generated import Attempts, read_attempts
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
@@ -165,9 +165,7 @@ class RewardModelling(Algorithm):
         self.rows = [pair_rows(self.encoder, self._cut_context(pair), self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
         self.members = build_members(settings, run, self.encoder, len(self.rows))
-        # The heads of a shared trunk are one model, so there may be fewer models than members.
-        models_by_id = {id(member.model): member.model for member in self.members}
-        self.models: list[nn.Module] = list(models_by_id.values())
+        self.models: list[nn.Module] = [member.model for member in self.members]
         self.model = self.models[0]
         self.plans = plan_members(settings, run, self.members, self.lengths)
         self.steps = self.plans[0]
@@ -184,31 +182,27 @@ class RewardModelling(Algorithm):
         return {name: TrainedPart(model, self.settings.lr, muon) for name, model in named_models}
 
     def collect(self, step: int) -> StepBatch:
-        passes = [self._make_micro_batches(m, plan[step], step) for m, plan in enumerate(self.plans)]
+        members = zip(self.members, self.plans, strict=True)
+        passes = [self._make_micro_batches(member, plan[step], step) for member, plan in members]
         return StepBatch([*chain.from_iterable(passes)], units=len(self.steps[step]))
 
-    def _make_micro_batches(self, m: int, indices: Sequence[int], step: int) -> list[PairMicro]:
-        """Return the forward passes of model m over its pairs of a step.
+    def _make_micro_batches(self, member: Member, indices: Sequence[int], step: int) -> list[PairMicro]:
+        """Return the forward passes of a member over its pairs of a step.
 
-        The loss is the mean over the model's pairs and members, independent of the number of pairs of other models.
+        The loss is the mean over the member's pairs, independent of the number of pairs of other members.
         """
         settings = self.settings
-        members = [member for member in self.members if member.model is self.models[m]]
-        # The loop divides the sum of a step by the first model's number of pairs. A head of a shared trunk trains on
-        # only `member_fraction` of its pairs, on average.
-        heads = len(members) * settings.member_fraction if settings.shared_trunk else 1.0
-        weight = len(self.steps[step]) / len(indices) / heads
+        # The loop divides the sum of a step by the first member's number of pairs.
+        weight = len(self.steps[step]) / len(indices)
         micros = []
         for split in micro_batches(indices, self.lengths, settings.micro_batch_tokens, settings.rows_per_unit):
             pairs = [self.rows[i] for i in split]
             stated = [self._confidence_rows(i, step) for i in split] if settings.confidence_weight else None
-            weight_KB = torch.stack([member.in_bootstrap_N[split] for member in members]) * weight
             batch = make_batch(pairs, stated, self.run.device)
-            weight_KB = to_device(weight_KB, self.run.device)
-            micros.append(PairMicro(self.models[m], members, batch, weight_KB))
+            micros.append(PairMicro(member, batch, len(pairs), weight))
         if settings.length_head and len(micros) > 1:
             with self.run.autocast():
-                return add_step_statistics(micros)
+                return add_step_statistic(micros)
         return micros
 
     def _confidence_rows(self, i: int, step: int) -> list[PairRows]:
@@ -224,10 +218,10 @@ class RewardModelling(Algorithm):
 
     def loss(self, micro: PairMicro) -> LossOutput:
         """Return the loss of each pair. Models share no parameters, so their sum trains each one separately."""
-        return within(micro.model, pair_loss, micro, self.settings)
+        return within(micro.member.model, pair_loss, micro, self.settings)
 
     def program(self, micro: PairMicro) -> Hashable:
-        return id(micro.model)
+        return id(micro.member.model)
 
     def evaluate(self, step: int) -> None:
         # Scores are unscaled here, because accuracy depends only on the sign of a margin.

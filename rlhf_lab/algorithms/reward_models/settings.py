@@ -164,8 +164,6 @@ class RewardModel(PairSettings):
         members: number of reward models trained in parallel as an ensemble (arXiv:2310.02743). Each has its own head
             and its own data order.
         member_fraction: fraction of the pairs that each member trains on, sampled separately for each.
-        shared_trunk: True if the members are heads of one model. They share the forward pass and the order of pairs,
-            and the loss is the mean over heads. Each head still has its own initial weights and its own pairs.
         head_noise: standard deviation of a head's initial weights times √(hidden size), if there are several heads or
             members. 0 starts all members equally, as needed to average their weights (`reward.terms.bt.ensemble=warm`).
             The head of a single model starts at zero.
@@ -205,7 +203,6 @@ class RewardModel(PairSettings):
     # Ensemble.
     members: Annotated[int, Ge(1)] = 1
     member_fraction: Annotated[float, Gt(0), Le(1)] = 1.0
-    shared_trunk: bool = False
     head_noise: Annotated[float, Ge(0)] = 1.0
     # Length head (ODIN) and stated confidence (PPO-M).
     length_head: bool = False
@@ -217,19 +214,16 @@ class RewardModel(PairSettings):
 
     # Members share token rows, so the policies that they start from need the same vocabulary.
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
-        roles = () if self.shared_trunk else OTHER_POLICIES[: self.members - 1]
+        roles = OTHER_POLICIES[: self.members - 1]
         remedy = "members share token rows; use the same data.seed"
         return {role: ("policy", remedy) for role in roles if config.needs.get(role)}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         """Return the models in memory: members, each with its own backward pass, and the policy that samples pairs."""
         heads = 2 if self.length_head else 1
-        # A shared trunk is one model. Separate members run their backward passes one after another (`together`).
-        if self.shared_trunk:
-            members = [ModelCopies("reward model", outputs=heads * self.members, trained=True)]
-        else:
-            names = [f"member {k}" for k in range(self.members)] if self.members > 1 else ["reward model"]
-            members = [ModelCopies(name, outputs=heads, trained=True, together=k) for k, name in enumerate(names)]
+        names = [f"member {k}" for k in range(self.members)] if self.members > 1 else ["reward model"]
+        # Members run their backward passes one after another (`together`).
+        members = [ModelCopies(name, outputs=heads, trained=True, together=k) for k, name in enumerate(names)]
         return [*members, ModelCopies("policy (samples)")]
 
     @property
@@ -247,10 +241,9 @@ class RewardModel(PairSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (not self.shared_trunk or self.members > 1, "shared_trunk=true needs an ensemble; set e.g. members=3"),
             (
-                self.head_noise > 0 or not (self.length_head or self.shared_trunk),
-                "head_noise=0: equal initial heads on one trunk stay equal; use a value above 0",
+                self.head_noise > 0 or not self.length_head,
+                "head_noise=0: equal initial heads on one model stay equal; use a value above 0",
             ),
         )
 

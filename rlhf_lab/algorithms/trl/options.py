@@ -56,9 +56,9 @@ def problems(root: Config) -> list[str]:
     family = families().get(getattr(root.model, "family", ""))
     if family is not None:
         lines.append(f"model.family={root.model.family}: {spec.name} {family.without_trl}; use engine=native")
-    if spec.samples and root.reward.monitor.action in ("raise_kl", "stop", "pause"):
+    if spec.samples and root.reward.monitor.action in ("stop", "pause"):
         lines.append(
-            f"reward.monitor.action={root.reward.monitor.action}: {spec.name} controls beta and the end of training; "
+            f"reward.monitor.action={root.reward.monitor.action}: {spec.name} controls the end of training; "
             "use reward.monitor.action=log, or engine=native"
         )
     if spec.samples and root.reward.audit.on:

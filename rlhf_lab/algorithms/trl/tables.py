@@ -158,7 +158,7 @@ REWARD_TABLE = {
     "length_head": fixed_to(False, "RewardTrainer has one head; use algorithm.length_head=false, or engine=native"),
     "confidence_weight": fixed_to(0.0, "RewardTrainer has no such term; use confidence_weight=0, or engine=native"),
     # only read with several members or heads, or with confidence_weight
-    **handled_by_lab("shared_trunk", "head_noise", "length_weight", "orthogonal_weight", "sure", "unsure"),
+    **handled_by_lab("head_noise", "length_weight", "orthogonal_weight", "sure", "unsure"),
 }
 
 # Settings that DPO and KTO share; the last two belong to simpo and cpo.

@@ -1,7 +1,7 @@
 """Sections of stages that evaluate a reward: report card (`rm_report`), benchmarks, criteria, probes, attacks.
 
-The report card is read from `reward_report.json`: reliability, accuracy and scores by length, distances, and the
-numbers. A run without this file has no such section.
+The report card is read from `reward_report.json`: reliability, accuracy and scores by length, and the numbers. A run
+without this file has no such section.
 """
 
 from __future__ import annotations
@@ -39,10 +39,6 @@ LENGTH = (
     "wrong if the shorter one was."
 )
 SCORES = "Responses of the policy. Line: 5 to 95 %. Bar: 25 to 75 %. Tick: median."
-DISTANCES = (
-    "STARC distance within prompts, over responses of the policy: 0 means the same order of responses, 0.71 unrelated, "
-    "1 opposite."
-)
 
 
 def has_report_card(run: StoredRun) -> bool:
@@ -61,8 +57,6 @@ def report_card(run: StoredRun) -> PageSection | None:
         ("Does accuracy depend on length?", LENGTH, by_length),
     )
     scores = figure_boxes(("Scores by length", SCORES, scores_by_length(card.get("score_by_length") or [])))
-    if distances := distance_table(card.get("distances") or {}):
-        scores.append(PageSection("Distance between rewards", DISTANCES, table=distances))
     headings = ("measure", "value", term("n / prompts", "scored rows / prompts"), "meaning")
     return PageSection(
         "Report card of the reward",
@@ -130,19 +124,6 @@ def scores_by_length(rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     )
 
 
-def distance_table(distances: Mapping[str, Any]) -> ReportTable | None:
-    """Return STARC distances as a triangle: a row per reward, a column per reward before it."""
-    names = list(distances.get("names") or [])
-    if len(names) < 2:
-        return None
-    distance_of_pair = {frozenset(row["between"]): compact(Estimate.from_dict(row)) for row in distances["pairs"]}
-    rows = []
-    for number, name in enumerate(names[1:], start=1):
-        before = [distance_of_pair.get(frozenset((name, other)), "–") for other in names[:number]]
-        rows.append((name, *before, *[""] * (len(names) - 1 - number)))
-    return ReportTable(("", *names[:-1]), rows)
-
-
 def number_table(results: Mapping[str, Estimate]) -> list[tuple[str, str, str, str]]:
     """Return (metric, value, n / prompts, meaning) of each number, those with a title first, in the order of titles."""
     shown = [name for name in titled() if name in results]
@@ -156,10 +137,7 @@ def number_table(results: Mapping[str, Estimate]) -> list[tuple[str, str, str, s
 
 
 def _number_title(name: str) -> str:
-    """Return a metric's title; a metric over pairs, or of one node of the reward, is named after its base metric."""
-    reward_part = name.removeprefix("starc/gold/")
-    if reward_part != name:
-        return f"{metric_title('starc/gold')}: {reward_part}"
+    """Return a metric's title; a metric over pairs is named after its base metric."""
     base, _, version = name.rpartition("/")
     if name not in titled() and base in titled():
         return f"{metric_title(base)}, {version}"

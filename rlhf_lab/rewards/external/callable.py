@@ -1,4 +1,4 @@
-"""A user's Python function as a reward; `rlhf_lab.rewards.external.functions` loads the function."""
+"""A user's Python function as a reward."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, RewardBatch
-from rlhf_lab.core.user_code import raised_in
+from rlhf_lab.core.user_code import files_behind, load_from_file, raised_in
 from rlhf_lab.rewards.calling import RewardFailed, nan_count, scores
-from rlhf_lab.rewards.external.functions import load_function, source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
 
 if TYPE_CHECKING:  # this module imports torch, and checking a command must not
@@ -183,11 +182,22 @@ def required_columns(function: Function) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
 
 
+def load_function(settings: PythonCallable) -> Function:
+    """Return the function that a callable reward names. Raise ConfigError if it is missing, broken, or not a function.
+
+    The file is read again at each call, so that an edit takes effect within a notebook session.
+    """
+    where = f"reward.terms.callable.function={settings.function}"
+    function = load_from_file(where, settings.function)
+    if not callable(function):
+        raise ConfigError(f"{where} is {type(function).__name__}, not a function of (prompts, responses)")
+    return cast(Function, function)
+
+
 def make_reward(settings: PythonCallable, corpus: Corpus) -> CallableReward:
     """Load the function that the settings name, and bind it to a corpus. Raise ConfigError if that fails."""
-    function: Any = load_function(settings)
-    name = settings.function or settings.name
-    return CallableReward(function, columns_of(function, corpus, name), name, source_files(settings))
+    function, name = load_function(settings), settings.function
+    return CallableReward(function, columns_of(function, corpus, name), name, files_behind(name))
 
 
 def build(settings: PythonCallable, run: Run) -> CallableReward:

@@ -1,4 +1,4 @@
-"""Settings of external rewards: a Python file or package, or a service."""
+"""Settings of external rewards: a Python file, or a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_lab.rewards.term import TermSettings
 @register("reward", "callable")
 @dataclass(frozen=True)
 class PythonCallable(TermSettings):
-    """A user's Python function, from a file or from an installed package that declares it as an entry point.
+    """A user's Python function, from a file.
 
     The function is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for
     each response. Additional parameters are data columns by name: `def score(prompts, responses, *, answer)`;
@@ -27,25 +27,18 @@ class PythonCallable(TermSettings):
 
     Args:
         function: FILE.py:NAME; the file is relative to the working directory.
-        name: name of an entry point in the group `rlhf_lab.rewards`.
     """
 
     requires: ClassVar[Requirements] = ()
 
     function: str = ""
-    name: str = ""
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
             (
-                not (self.function and self.name),
-                f"function={self.function} and name={self.name} are two rewards; write one of them",
-            ),
-            (
-                bool(self.function or self.name),
-                "function is not set; write reward.terms.callable.function=my_rewards.py:brevity, or the name of an "
-                "entry point in the group rlhf_lab.rewards as reward.terms.callable.name=brevity",
+                bool(self.function),
+                "function is not set; write reward.terms.callable.function=my_rewards.py:brevity",
             ),
             (
                 not self.function or names_object(self.function),

@@ -9,10 +9,10 @@ from rlhf_lab.config.root import Config
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError, DataError, LabError, MissingDependency
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.core.user_code import files_behind
 from rlhf_lab.data.few import few_rows
 from rlhf_lab.rewards.calling import RewardFailed, call_with_timeout, hint
-from rlhf_lab.rewards.external.callable import make_reward, required_columns
-from rlhf_lab.rewards.external.functions import load_function, source_files
+from rlhf_lab.rewards.external.callable import load_function, make_reward, required_columns
 from rlhf_lab.rewards.external.settings import PythonCallable
 
 ROWS = 2
@@ -70,7 +70,7 @@ def problems(config: Config) -> list[str]:
 
 def code_files(config: Config) -> list[Path]:
     """Return the source files of the user's reward functions that the stage calls."""
-    return [file for term in _functions(config) for file in source_files(term)]
+    return [file for term in _functions(config) for file in files_behind(term.function)]
 
 
 def _functions(config: Config) -> list[PythonCallable]:

@@ -30,8 +30,7 @@ SCALE_FILE = "reward_scale.json"
 AVERAGE_FILE = "reward_scale_average.json"
 """Score scale of the model whose weights are the mean of the members' weights."""
 MEMBERS = "members"
-"""Subdirectory with an ensemble's members except the first, which is the model directory itself. A member without a
-model of its own is a head on the first member's model."""
+"""Subdirectory with an ensemble's members except the first, which is the model directory itself."""
 
 
 @dataclass
@@ -44,7 +43,7 @@ class ScoreScale:
         n: number of these responses; mean, sd and n are 0, 1 and 0 if unknown.
         max_length: tokens per row in training. `load_scorer` replaces it by the model's positions if it is unknown.
         attributes: names of the head's outputs for a model with several outputs; empty for a scalar model. They are
-            attributes of a rubric, or members of a shared trunk and their length heads.
+            attributes of a rubric, or a score and its length head.
         weights: weight of each attribute in the raw score.
         context: part of a prompt that the model was trained to read, a key of `CONTEXTS`.
         logit: True if differences of raw scores are log-odds of a preference, as in Bradley–Terry training.
@@ -74,7 +73,7 @@ class ScoreScale:
 
     @property
     def is_rubric(self) -> bool:
-        """True if the outputs are the attributes of a rubric, and not members of a shared trunk or a length head."""
+        """True if the outputs are the attributes of a rubric, and not a score and its length head."""
         return bool(self.attributes) and not self.logit
 
 
@@ -136,10 +135,10 @@ class Scorer:
 def model_outputs(scorers: Sequence[Scorer], rows: Sequence[Row]) -> list[FloatArray]:
     """Return the outputs of each scorer's head for the same rows, (N, attributes) each.
 
-    Heads on the same model share its forward pass. Different models run one after another on each batch.
+    The models run one after another on each batch.
     """
     first = scorers[0]
-    models = list({id(scorer.model): scorer.model for scorer in scorers}.values())  # each model once, in order
+    models = [scorer.model for scorer in scorers]
     head_outputs = [torch.zeros(len(rows), scorer.scale.outputs(), dtype=torch.float64) for scorer in scorers]
 
     def compute(batch: TokenBatch) -> list[torch.Tensor]:
@@ -147,9 +146,8 @@ def model_outputs(scorers: Sequence[Scorer], rows: Sequence[Row]) -> list[FloatA
         return [reward_outputs(model, batch).double().cpu() for model in models]
 
     for index, outputs in over_rows(rows, compute, first.batch_tokens, first.device, title="reward model"):
-        by_model = {id(model): output_BA for model, output_BA in zip(models, outputs, strict=True)}
-        for output_NA, scorer in zip(head_outputs, scorers, strict=True):
-            output_NA[index] = by_model[id(scorer.model)]
+        for output_NA, output_BA in zip(head_outputs, outputs, strict=True):
+            output_NA[index] = output_BA
     return [output_NA.numpy() for output_NA in head_outputs]
 
 
@@ -253,14 +251,9 @@ def load_members(
     """
     scorers: list[Scorer] = []
     for directory in member_folders(source):
-        has_model = (Path(directory) / "config.json").is_file()
-        if scorers and not has_model:  # another head on the first member's model
-            first = scorers[0]
-            scorer = Scorer(first.model, first.encoder, _read_scale(directory, note), device, batch_tokens)
-        else:
-            scorer = load_scorer(directory, model_settings, device, batch_tokens, note, base)
-            if scorers and scorer.encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
-                scorer.encoder = scorers[0].encoder  # a text is then encoded once for both (`reads_like`)
+        scorer = load_scorer(directory, model_settings, device, batch_tokens, note, base)
+        if scorers and scorer.encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
+            scorer.encoder = scorers[0].encoder  # a text is then encoded once for both (`reads_like`)
         scorers.append(scorer)
     return scorers
 
@@ -275,9 +268,8 @@ def average_members(scorers: Sequence[Scorer], source: str) -> Scorer:
     scale = ScoreScale.read(source, AVERAGE_FILE)
     if not scale.n or not same_shape(models):
         raise ConfigError(
-            f"reward.terms.bt.ensemble=warm needs members that started from one policy, each a model of its own, "
-            f"and {source} has no {AVERAGE_FILE}: its members share a trunk or started from different policies; "
-            "use ensemble=mean"
+            f"reward.terms.bt.ensemble=warm needs members that started from one policy, and {source} has no "
+            f"{AVERAGE_FILE}: its members started from different policies; use ensemble=mean"
         )
     first = scorers[0]
     return Scorer(averaged(models), first.encoder, scale, first.device, first.batch_tokens)

@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_refused(overrides, message):
 
 
 REQUIRED_SETTINGS = {
-    "callable": ["reward.terms.callable.name=brevity"],
+    "callable": ["reward.terms.callable.function=mine.py:brevity"],
     "remote": ["reward.terms.remote.url=http://127.0.0.1:1"],
 }
 """Settings that a term requires in addition to its name."""

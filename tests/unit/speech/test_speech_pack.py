@@ -101,21 +101,18 @@ def test_pins_of_parler_are_exact():
 
 
 @pytest.mark.parametrize(
-    ("weight", "aggregate", "passing", "at_floor", "rest_at_floor"),
+    ("weight", "at_floor", "rest_at_floor"),
     [
-        (0.0, "weighted_sum", 1.0, 1.0, 0.0),
-        (1.0, "weighted_sum", 1.0, 0.5, -0.5),  # 1 − ½
-        (1.0, "mean", 0.5, 0.25, -0.25),  # divided by 2
+        (0.0, 1.0, 0.0),
+        (1.0, 0.5, -0.5),  # 1 − ½
     ],
 )
-def test_what_a_gate_gives_is_not_the_outcome(weight, aggregate, passing, at_floor, rest_at_floor):
+def test_what_a_gate_gives_is_not_the_outcome(weight, at_floor, rest_at_floor):
     """A response below the floor is worth −3 whatever is right about it: outcome 0, and −3 added. One at it passes."""
-    settings = RewardGraph(
-        terms={"gold": Gold(), "gate": IntelligibilityTerm(weight=weight, floor=-0.5, below=-3.0)}, aggregate=aggregate
-    )
+    settings = RewardGraph(terms={"gold": Gold(), "gate": IntelligibilityTerm(weight=weight, floor=-0.5, below=-3.0)})
     parts = {"gold": np.ones(4), "gate": np.array([0.0, -0.9, -0.5, np.nan])}
     reward_N = combine(parts, settings)
-    assert reward_N[:3].tolist() == [passing, -3.0, at_floor]
+    assert reward_N[:3].tolist() == [1.0, -3.0, at_floor]
     assert np.isnan(reward_N[3])  # a response that the gate leaves unscored has not passed it
     assert unverified(reward_N, parts, settings)[:3].tolist() == [0.0, -3.0, rest_at_floor]
 

@@ -71,10 +71,10 @@ def test_monitor_and_audit_of_a_reward_change_no_scale(tmp_path):
     def observed(name, config):
         return read_run(write_run(tmp_path / name, responses(0.0, 1.0, metric="proxy"), config=f"reward: {config}\n"))
 
-    plain = observed("plain", "{clip: 0.0, monitor: {z: 2.5}, audit: {labels_per_iteration: 0}}")
-    audited = observed("audited", "{clip: 0.0, monitor: {z: 3.0}, audit: {labels_per_iteration: 16}}")
+    plain = observed("plain", "{temperature: 1.0, monitor: {z: 2.5}, audit: {labels_per_iteration: 0}}")
+    audited = observed("audited", "{temperature: 1.0, monitor: {z: 3.0}, audit: {labels_per_iteration: 16}}")
     assert not mismatches(plain, audited)
-    assert mismatches(plain, observed("clipped", "{clip: 1.0}"))
+    assert mismatches(plain, observed("divided", "{temperature: 2.0}"))
 
 
 def test_an_edited_reward_function_puts_proxies_on_another_scale(tmp_path):

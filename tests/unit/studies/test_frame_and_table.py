@@ -49,10 +49,10 @@ def test_a_study_says_what_its_gold_is(make_study):
 def test_the_page_lists_the_settings_of_arms(make_study):
     directory = make_study(seeds=2)
     assert table.arm_markdown(read_study(directory)) == ""
-    edit(directory / "study.json", arms={"current": {}, "mixed": {"algorithm.beta": 0.3, "reward.clip": 2}})
+    edit(directory / "study.json", arms={"current": {}, "mixed": {"algorithm.beta": 0.3, "reward.temperature": 2}})
     assert table.arm_markdown(read_study(directory)).splitlines()[2:4] == [
         "- buffer current: the recipe as it is",
-        "- buffer mixed: `algorithm.beta=0.3`, `reward.clip=2`",
+        "- buffer mixed: `algorithm.beta=0.3`, `reward.temperature=2`",
     ]
 
 

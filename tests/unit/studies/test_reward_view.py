@@ -12,7 +12,7 @@ from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.report import write_run_report
-from rlhf_lab.reports.reward.card import distance_table, reliability, report_card
+from rlhf_lab.reports.reward.card import reliability, report_card
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.statistics.inference import clustered_mean
 
@@ -25,17 +25,17 @@ def card(make_run):
     margin = 3 * np.where(rng.random(600) < 1 / (1 + np.exp(-true)), true, -true)
     margin[::50] = np.nan
     pairs = [Pair(f"p{i // 2}", "word " * (5 + i % 20), "word " * (5 + i % 7)) for i in range(600)]
-    words, prompts = rng.integers(3, 60, 400).astype(float), [f"<b>{i // 4}</b>" for i in range(400)]
-    rewards = {"reward": words + rng.normal(size=400), "bt/member_0": rng.normal(size=400), "truth": words}
+    words = rng.integers(3, 60, 400).astype(float)
+    by_length = rm_figures.score_by_length(words + rng.normal(size=400), words)
     directory = make_run()
-    shown = rm_figures.pair_figures(margin, 1.0, pairs, 10) | rm_figures.response_figures(rewards, words, prompts)
+    shown = rm_figures.pair_figures(margin, 1.0, pairs, 10) | {"score_by_length": by_length}
     (directory / rm_figures.FILE).write_text(json.dumps(shown))
     with edited(directory / "result.json") as result:
         result["policies"] = []
         result["metrics"] = {
             "accuracy": clustered_mean([1, 0, 1, 1], range(4)).to_dict(),
             "filler_slope/pairs": clustered_mean([0.3, 0.4], range(2)).to_dict(),
-            "starc/gold/<i>": 0.5,
+            "disagreement/<i>": 0.5,
             "data/train/rows": 96,
         }
     return directory
@@ -50,7 +50,7 @@ def test_the_panel_shows_what_was_measured(card):
     named = {title: (value, note) for title, value, _, note in section.table.rows}
     assert named["accuracy"][0].startswith("0.75")
     assert named["filler per 10 words, pairs"] == ("0.35 ±0.64", "`filler_slope` over the responses of held-out pairs")
-    assert "distance from gold: <i>" in named
+    assert "disagreement, <i>" in named
     assert not any("data" in title for title in named)
 
 
@@ -78,12 +78,3 @@ def test_the_page_escapes_and_has_a_figure_of_its_own(card):
     page = write_run_report(card).read_text()
     assert "Report card of the reward" in page and "<i>" not in page
     assert 'xmlns="http://www.w3.org/2000/svg"' in (card / "plot.svg").read_text()
-
-
-def test_distances_are_a_triangle(card):
-    table = distance_table(json.loads((card / rm_figures.FILE).read_text())["distances"])
-    assert table is not None
-    assert list(table.headings) == ["", "reward", "bt/member_0"]
-    assert [name for name, *_ in table.rows] == ["bt/member_0", "truth"]
-    assert [[bool(cell) for cell in cells] for _, *cells in table.rows] == [[True, False], [True, True]]
-    assert distance_table({"names": ["reward"], "pairs": []}) is None

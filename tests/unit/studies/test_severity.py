@@ -65,10 +65,10 @@ def test_the_page_shows_one_set_of_signs(watched):
 @pytest.mark.parametrize(
     ("monitor", "results", "words"),
     [
-        ({"needed": 1}, {}, "strong warning (one signal) first"),
+        ({"signals": ["length_z"]}, {}, "strong warning (one signal) first"),
         # part of the reward is the outcome of the task
-        ({"needed": 2}, {"alarm/parting": 1.0}, "strong warning (two signals, or parting alone) first"),
-        ({"signals": ["length_z"], "needed": 1}, {"alarm/parting": 1.0}, "strong warning (one signal) first"),
+        ({}, {"alarm/parting": 1.0}, "strong warning (two signals, or parting alone) first"),
+        ({"signals": ["length_z"]}, {"alarm/parting": 1.0}, "strong warning (one signal) first"),
     ],
 )
 def test_a_strong_warning_names_what_the_run_asked_for(watched, monitor, results, words):

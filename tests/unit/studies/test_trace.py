@@ -19,7 +19,7 @@ from rlhf_lab.results.gains import five_numbers
 
 REPLIES = 64
 LIMITS = {"every": 1, "warmup": 3, "planned": 20, "z": 0.01, "kl": 0.15, "rising": 3, "budget": 0.05, "tolerance": 0.1}
-LIMITS |= {"signals": ["length_z"], "needed": 1, "seed": 7}
+LIMITS |= {"signals": ["length_z"], "seed": 7}
 STRONG = "strong warning (two signals)"
 
 
@@ -71,7 +71,7 @@ def test_a_strong_warning_of_parting_alone_is_not_called_two_signals(tmp_path):
     found = replay(write_trace(tmp_path, rows), {"z": 1e6})
     warning = cell(found, "strong warning (two signals, or parting alone)", "first alarm")
     assert warning == cell(found, "parting", "first alarm") and int(warning) > 10
-    only_length = replay(tmp_path, {"signals": ["length_z"], "needed": 1})
+    only_length = replay(tmp_path, {"signals": ["length_z"]})
     assert cell(only_length, "strong warning (one signal)", "first alarm")
 
 
@@ -130,12 +130,10 @@ def test_limits_of_the_run_are_used_and_can_be_changed(tmp_path):
     assert cell(changed, one_signal, "fraction of checkpoints") == "0%"
 
 
-def test_changed_settings_are_checked_together_with_those_of_the_run(tmp_path):
+def test_changed_settings_are_checked(tmp_path):
     directory = write_trace(tmp_path, samples(20))
-    (directory / "monitor.json").write_text(json.dumps(LIMITS))
-    with pytest.raises(ConfigError, match=r"needed=2 exceeds the number of signals \(1\)"):
-        replay(directory, {"needed": 2})
-    assert replay(directory, {"signals": ["length_cusum"]}).detector.limits.needed == 1
+    with pytest.raises(ConfigError, match="z=0"):
+        replay(directory, {"z": 0.0})
     with pytest.raises(ConfigError, match="action has no effect"):
         replay(directory, {"action": "stop"})
 

@@ -1,4 +1,4 @@
-"""Correlation within prompts and STARC distance: planted coefficients, invariances, hand-worked numbers."""
+"""Correlations and slopes, over all responses and within prompts: planted coefficients, coverage, unscored rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.statistics.association import pooled_products, starc_distance, starc_distances, within_prompts
+from rlhf_lab.statistics.association import pooled_products, within_prompts
 
 PROMPTS = np.repeat(np.arange(400), 4)
 
@@ -17,41 +17,12 @@ def world():
     rng = np.random.default_rng(5)
     gold, offset = rng.normal(size=1600), rng.normal(0, 5, 400)[PROMPTS]
     words = np.clip(30 + 8 * gold + rng.normal(0, 15, 1600), 1, None) / 10
-    return rng, gold, offset, words
-
-
-def test_distance_is_0_for_scale_and_prompt_offset_and_1_for_the_opposite(world):
-    rng, gold, offset, _ = world
-    assert starc_distance(gold, 3 * gold + offset - 7, PROMPTS).mean == pytest.approx(0.0, abs=1e-6)
-    assert starc_distance(gold, offset - 2 * gold, PROMPTS).mean == pytest.approx(1.0)
-    unrelated = starc_distance(gold, rng.normal(size=1600), PROMPTS)
-    assert unrelated.low < 0.5**0.5 < unrelated.high
-    assert starc_distance(gold, np.zeros(1600), PROMPTS).mean == 0.5
-    assert starc_distance(np.ones(1600), offset, PROMPTS).mean == 0.0
-
-
-def test_a_distance_by_hand():
-    """One prompt with replies scored (0, 1, 2) and (0, 2, 1): centred (−1, 0, 1), (−1, 1, 0), ρ = 1/2, d = √(1/4)."""
-    assert starc_distance([0, 1, 2], [0, 2, 1], [0, 0, 0]).mean == pytest.approx(0.5)
-
-
-def test_distance_is_a_metric(world):
-    rng, gold, _, words = world
-    rewards = {"gold": gold, "words": words, "mix": gold + words, "noise": rng.normal(size=1600)}
-    found = {frozenset(names): value.mean for names, value in starc_distances(rewards, PROMPTS).items()}
-    assert len(found) == 6
-    for a in rewards:
-        for b in rewards:
-            for c in rewards:
-                if len({a, b, c}) == 3:
-                    sides = (found[frozenset((a, b))], found[frozenset((b, c))], found[frozenset((a, c))])
-                    assert sides[2] <= sides[0] + sides[1] + 1e-12
-    assert starc_distance(words, gold, PROMPTS).mean == found[frozenset(("gold", "words"))]
+    return gold, offset, words
 
 
 def test_a_planted_length_bias_is_recovered(world):
     """r = gold + .3 · words/10 + a prompt's offset: the slope given gold is .3 and the partial correlation 1."""
-    _, gold, offset, words = world
+    gold, offset, words = world
     for bias in (0.3, -0.3):
         moves = within_prompts({"reward": gold + bias * words + offset, "gold": gold, "words": words}, PROMPTS)
         assert moves.slope("reward", "words", "gold").mean == pytest.approx(bias)
@@ -63,7 +34,7 @@ def test_a_planted_length_bias_is_recovered(world):
 
 
 def test_prompt_offsets_count_overall_and_not_within(world):
-    _, gold, offset, _ = world
+    gold, offset, _ = world
     columns = {"reward": gold + offset, "gold": gold}
     full = pooled_products(columns, PROMPTS).correlation("reward", "gold")
     assert full.mean == pytest.approx(np.corrcoef(gold + offset, gold)[0, 1])
@@ -72,7 +43,7 @@ def test_prompt_offsets_count_overall_and_not_within(world):
 
 
 def test_spearman_sees_order_only(world):
-    _, gold, _, _ = world
+    gold, _, _ = world
     columns = {"reward": np.exp(3 * gold), "gold": gold}
     assert pooled_products(columns, PROMPTS, ranks=True).correlation("reward", "gold").mean == pytest.approx(1.0)
     assert pooled_products(columns, PROMPTS).correlation("reward", "gold").mean < 0.7
@@ -91,11 +62,11 @@ def test_the_interval_covers_a_known_correlation():
 
 
 def test_unscored_replies_are_left_out_of_both_columns(world):
-    _, gold, offset, _ = world
+    gold, offset, _ = world
     holes = np.where(np.arange(1600) % 5 == 0, np.nan, 2 * gold + offset)
-    found = starc_distance(gold, holes, PROMPTS)
+    found = within_prompts({"gold": gold, "reward": holes}, PROMPTS).correlation("gold", "reward")
     assert (found.n, found.unscored) == (1280, 320)
-    assert found.mean == pytest.approx(0.0, abs=1e-6)
-    nothing = starc_distance([math.nan], [1.0], [0])
+    assert found.mean == pytest.approx(1.0)
+    nothing = within_prompts({"gold": [math.nan], "reward": [1.0]}, [0]).correlation("gold", "reward")
     assert nothing.n == 0
     assert math.isnan(nothing.mean)
