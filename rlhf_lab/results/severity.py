@@ -11,6 +11,7 @@ undecidable                            unknown
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rlhf_lab.monitoring.detector import level_name
 from rlhf_lab.monitoring.settings import Monitor
@@ -43,7 +44,7 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
     fraction = run.results[f"alarm_share/{level}"].mean
     first = run.results[f"alarm_at/{level}"].mean
     when = f"first at iteration {first + 1:.0f}, at {fraction:.0%} of checkpoints"
-    words = f"{_level_words(run, level)} {when}; {reaction(run)}"
+    words = f"{_level_words(run, level)} {when}; {_reaction(run)}"
     gold_fell = gold_move == -1 or _scored_result(run, "gold_fell") == 1
     is_bad = level == "hard_stop" and (gold_move is None or gold_fell)
     return ("bad" if is_bad else "watch"), words
@@ -51,18 +52,22 @@ def monitor_state(run: StoredRun, gold_move: int | None) -> tuple[str, str] | No
 
 def _level_words(run: StoredRun, level: str) -> str:
     """Return a level of the monitor in words, with the number of signals that the run's settings ask for."""
-    settings = (run.settings.get("reward") or {}).get("monitor") or {}
-    signals = settings.get("signals", Monitor.signals)
+    signals = _monitor_settings(run).get("signals", Monitor.signals)
     # the rule has a result only if part of the reward is the outcome of the task
     parting = "alarm/parting" in run.results and "reward_kl" in signals
     return level_name(level, signals, parting=parting)
 
 
-def reaction(run: StoredRun) -> str:
-    """Return what the monitor did about its strong warnings."""
+def _reaction(run: StoredRun) -> str:
+    """Return what the monitor did about its alarms."""
     if (stopped := _scored_result(run, "stopped_at")) is not None:
         return f"it stopped training at iteration {stopped + 1:.0f}"
-    return "training continued (reward.monitor.action=log only reports)"
+    only_reports = _monitor_settings(run).get("action", Monitor.action) == "log"
+    return f"training continued{' (reward.monitor.action=log only reports)' * only_reports}"
+
+
+def _monitor_settings(run: StoredRun) -> dict[str, Any]:
+    return (run.settings.get("reward") or {}).get("monitor") or {}
 
 
 def _scored_result(run: StoredRun, name: str) -> float | None:

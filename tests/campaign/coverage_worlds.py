@@ -167,7 +167,7 @@ def draw_given(seed: int, trainings: int, prompts: int) -> GivenCorpus:
     world = experiment.draw_world(seed)
     corpus = experiment.draw_split(world, max(experiment.LEVELS), "train", seed)
     test = experiment.draw_split(world, prompts, "test", seed)
-    values: dict[str, list[list[FloatArray]]] = {name: [] for name in GIVEN_METRICS}
+    values: dict[str, list[FloatArray]] = {name: [] for name in GIVEN_METRICS}
     sides = experiment.sides(test.pairs)
     for count in experiment.LEVELS:
         found: dict[str, list[FloatArray]] = {name: [] for name in GIVEN_METRICS}

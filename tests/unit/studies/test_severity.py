@@ -76,3 +76,19 @@ def test_a_strong_warning_names_what_the_run_asked_for(watched, monitor, results
     (directory / "config.yaml").write_text(json.dumps({"reward": {"monitor": monitor}}))
     found = monitor_state(read_run(directory), 0)
     assert found is not None and found[1].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("action", "results", "words"),
+    [
+        ("log", {}, "; training continued (reward.monitor.action=log only reports)"),
+        # resumed with alerts.continue_paused=true
+        ("pause", {}, "at 50% of checkpoints; training continued"),
+        ("stop", {"stopped_at": 2.0}, "; it stopped training at iteration 3"),
+    ],
+)
+def test_the_page_says_what_the_monitor_did(watched, action, results, words):
+    directory = watched(**results)
+    (directory / "config.yaml").write_text(json.dumps({"reward": {"monitor": {"action": action}}}))
+    found = monitor_state(read_run(directory), 0)
+    assert found is not None and found[1].endswith(words)
