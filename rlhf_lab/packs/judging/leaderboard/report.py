@@ -196,26 +196,11 @@ def _people_lines(people: People, board: Board) -> list[str]:
     annotators = f"{people.annotators} annotator{'s' if people.annotators != 1 else ''}"
     lines = [
         f"{people.comparisons} of {board.comparisons} comparisons are labelled by {annotators}. The judge agrees with "
-        f"the majority in {compact(people.agreement)}; Cohen's κ {_coefficient(people.kappa)}, Krippendorff's α "
-        f"{_coefficient(people.alpha)}."
+        f"the majority in {compact(people.agreement)}; Cohen's κ is {_coefficient(people.kappa)}.",
+        f"The judge prefers the longer response {_points(people.longer)} more often than people do.",
     ]
-    # the agreement among people bounds what a judge can reach
-    among_people = people.alpha_of_people
-    if among_people is not None and not among_people.n:
-        lines.append("No comparison has labels of two annotators, so the agreement among people is unknown.")
-    elif among_people is not None:
-        bound = "" if math.isnan(among_people.mean) else "; a judge can hardly exceed it"
-        lines.append(f"Among people only, α is {_coefficient(among_people)}{bound}.")
-    lines.append(f"The judge prefers the longer response {_points(people.longer)} more often than people do.")
     if people.own is not None:
         lines.append(f"It prefers responses of its own model {_points(people.own)} more often than people do.")
-    if people.choices.problem:
-        lines.append(f"The joint model of its votes has no finite estimate: {people.choices.problem}.")
-    else:
-        names = {"position": "shown first", "length": "much longer", "people": "preferred by people", "own": "its own"}
-        coefficients = people.choices.coefficients.items()
-        effects = [f"{names[name]} {compact(value)}" for name, value in coefficients]
-        lines.append(f"Joint model of its votes, in logits: {', '.join(effects)}.")
     return lines + _gap_lines(board)
 
 
@@ -288,9 +273,6 @@ def _method(ranking: Ranking) -> str:
 def board_json(board: Board) -> dict[str, Any]:
     """Return the statistics as JSON values: estimates as {mean, low, high, n, clusters, level, unscored}."""
     counts = ("baseline", "comparisons", "prompts", "unscored", "with_itself", "repeated", "unfinished")
-    people = board.people
-    if people is not None:
-        choices = {"choices": _json(people.choices.coefficients), "choices_problem": people.choices.problem or None}
     return {
         **{name: _json(getattr(board, name)) for name in counts},
         "players": [_player_json(board, player) for player in board.players],
@@ -298,7 +280,7 @@ def board_json(board: Board) -> dict[str, Any]:
         "at_equal_style": _ranking_json(board.styled) if board.styled else None,
         "style_problem": board.style_problem or None,
         "position": _json(board.position),
-        "people": {**_json(people), **choices} if people else None,
+        "people": _json(board.people),
     }
 
 
