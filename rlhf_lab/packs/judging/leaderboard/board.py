@@ -149,7 +149,6 @@ def build_board(
     *,
     baseline: str | None = None,
     judge: str | None = None,
-    prior_sd: float | None = None,
 ) -> Board:
     """Compute all statistics of the table, the page and the JSON file.
 
@@ -157,7 +156,6 @@ def build_board(
         labels: people's labels of some of these comparisons.
         baseline: player that win rates are against; None is the first player of the files.
         judge: player whose model is also the judge, for self-preference; None is no player.
-        prior_sd: standard deviation in logits of a Gaussian prior on strengths; None is no prior.
 
     Raises DataError if there are fewer than two players, or a name is not a player.
     """
@@ -172,7 +170,7 @@ def build_board(
     baseline = baseline or names[0]
     # people's scores per judgement, then the mean over annotators
     scores_of_people = match_labels(rows, labels)
-    ranking, styled, style_problem = _rank(rows, prior_sd)
+    ranking, styled, style_problem = _rank(rows)
     people_N = np.array([_mean_over_people(scores) for scores in scores_of_people])
     players = [_player(name, baseline, rows, people_N) for name in names]
     position = {name: index for index, name in enumerate(ranking.order)}
@@ -202,13 +200,13 @@ def _unscore_identical_sides(rows: Sequence[JudgementRow]) -> list[JudgementRow]
     return [row if frozenset(row.names) in differ else dataclasses.replace(row, **none) for row in rows]
 
 
-def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:
+def _rank(rows: Sequence[JudgementRow]) -> tuple[Ranking, Ranking | None, str]:
     """Return (strengths, strengths at equal style or None, reason why the latter cannot be fitted or "")."""
     firsts = [row.names[0] for row in rows]
     seconds = [row.names[1] for row in rows]
     scores = [row.score for row in rows]
     prompts = [row.prompt for row in rows]
-    ranking = rank(comparisons(firsts, seconds, scores, prompts), prior_sd=prior_sd)
+    ranking = rank(comparisons(firsts, seconds, scores, prompts))
     differences = style_differences([row.first for row in rows], [row.second for row in rows])
     rated = set(ranking.order)
     # a style column that is 0 in all comparisons of rated players has no finite coefficient
@@ -220,7 +218,7 @@ def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking
         return ranking, None, "no difference in style"
     try:
         styled_league = comparisons(firsts, seconds, scores, prompts, style=style)
-        return ranking, rank(styled_league, prior_sd=prior_sd), ""
+        return ranking, rank(styled_league), ""
     except NumericError as error:
         return ranking, None, str(error)
 

@@ -131,13 +131,7 @@ def _connection_lines(ranking: Ranking) -> list[str]:
         return []
     lines = [f"{problem}." for problem in connection.problems]
     pairs = "; ".join(f"{one} against {other}" for one, other in connection.judge_next)
-    meanwhile = (
-        "Without more judgements, prior=4 rates all players that have a scored comparison, with strengths that depend "
-        "on that prior."
-    )
-    if ranking.prior_sd is not None:
-        meanwhile = "Until then, the distances of those that are rated depend on the prior."
-    lines.append(f"Judge next, on more prompts: {pairs}. One win or tie in the other direction suffices. {meanwhile}")
+    lines.append(f"Judge next, on more prompts: {pairs}. One win or tie in the other direction suffices.")
     return lines
 
 
@@ -240,9 +234,6 @@ def _notes(board: Board) -> list[str]:
             f"{board.ranking.degenerate} of {board.ranking.draws} bootstrap draws have no finite estimate: some player "
             "almost always wins or loses. The bounds of such strengths are rough; more prompts help."
         )
-    # a prior affects every number, so it is always mentioned
-    if board.ranking.prior_sd is not None:
-        notes.append(f"A prior with standard deviation {board.ranking.prior_sd:g} pulls the strengths together.")
     if board.with_itself:
         notes.append(f"{board.with_itself} comparisons of a player with itself count for the position bias only.")
     if board.repeated:
@@ -320,7 +311,6 @@ def _ranking_json(ranking: Ranking) -> dict[str, Any]:
         "comparisons": ranking.n,
         "draws": ranking.draws,
         "degenerate_draws": ranking.degenerate,
-        "prior_sd": ranking.prior_sd,
     }
 
 
@@ -352,7 +342,6 @@ def leaderboard(
     truth: Path | str | None = None,
     baseline: str | None = None,
     judge: str | None = None,
-    prior_sd: float | None = None,
 ) -> Written:
     """Read judgements, rank the authors of the responses, and write leaderboard.json and leaderboard.html.
 
@@ -360,13 +349,13 @@ def leaderboard(
         sources: files of judgements, directories with a judgements.jsonl, or runs that `judge` has compared.
         to: output directory; None is a directory below `outputs`/leaderboards named after these files.
         truth: a file of people's labels of some of these comparisons.
-        baseline, judge, prior_sd: see `build_board`.
+        baseline, judge: see `build_board`.
 
     Raises DataError if a file is missing or a row is invalid.
     """
     files = find_files(sources, Path(outputs))
     labels = read_labels(Path(truth).expanduser()) if truth else []
-    board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge, prior_sd=prior_sd)
+    board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge)
     view = board_view(board)
     directory = Path(to) if to else _default_dir(files, Path(outputs))
     numbers = directory / "leaderboard.json"
