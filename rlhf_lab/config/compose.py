@@ -209,14 +209,9 @@ def suggest_key(path: str, values: Mapping[str, Any]) -> str:
     group, _, leaf = path.partition(".")
     kinds = []
     if group in registry.groups():
-        parent, _, leaf = leaf.rpartition(".")
+        leaf = leaf.rpartition(".")[2]
         for kind in registry.kinds(group):
-            cls = registry.settings_class(group, kind)
-            moved = getattr(cls, "moved", {})
-            # a setting of an earlier version
-            if leaf in moved and parent.endswith(kind):
-                return f"; {moved[leaf]}"
-            field_names = {field.name for field in dataclasses.fields(cls)}
+            field_names = {field.name for field in dataclasses.fields(registry.settings_class(group, kind))}
             if leaf in field_names:
                 kinds.append(kind)
     if group == "data":

@@ -158,9 +158,7 @@ def build(cls: type, values: Any, where: str, problems: list[str], *, built: Map
     for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in fields:
-            moved = getattr(cls, "moved", {}).get(key)  # a setting of an earlier version
-            key_hint = f"; {moved}" if moved else _key_hint(str(key), path, fields)
-            problems.append(f"{path} is not a setting{key_hint}")
+            problems.append(f"{path} is not a setting{_key_hint(str(key), path, fields)}")
             continue
         ok, converted = convert(hints[key], value, path, problems)
         if ok:

@@ -43,11 +43,6 @@ class ModelTurn:
         object.__setattr__(self, "prompt", well_formed(self.prompt))
         object.__setattr__(self, "text", well_formed(self.text))
 
-    @property
-    def paid_usd(self) -> float:
-        """Amount that was paid for the turn during this attempt."""
-        return 0.0 if self.stored else self.cost_usd
-
 
 @dataclass(frozen=True, slots=True)
 class AgentTrajectory:
@@ -88,8 +83,3 @@ class AgentTrajectory:
     def cost_usd(self) -> float:
         """Cost of the attempt in USD as if no completion had been read from the store."""
         return sum(turn.cost_usd for turn in self.turns)
-
-    @property
-    def paid_usd(self) -> float:
-        """Amount paid during this attempt. Payments of an interrupted earlier command are not included."""
-        return sum(turn.paid_usd for turn in self.turns)

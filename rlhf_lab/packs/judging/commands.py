@@ -8,7 +8,6 @@ from pathlib import Path
 from rlhf_lab.config.schema import paths_and_options, whole_numbers
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.yaml_files import parse_yaml
 
 
 def label_command(arguments: Sequence[str]) -> None:
@@ -53,11 +52,10 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     FILE_OR_DIR is judgements.jsonl or its directory. After `judge A B`, `leaderboard A B` finds the judgements. Writes
     leaderboard.json and leaderboard.html to `to`, by default to leaderboards/NAME in `outputs=DIR` (default ./outputs).
     `truth` is a file of people's labels of some of the comparisons, for agreement, biases against people and corrected
-    win rates. `judge=NAME` is the player whose model is also the judge. `prior=4` also rates players that never lost or
-    never won, with a Gaussian prior of that standard deviation in logits.
+    win rates. `judge=NAME` is the player whose model is also the judge.
     """
     problems: list[str] = []
-    names = ("to", "outputs", "truth", "baseline", "judge", "prior")
+    names = ("to", "outputs", "truth", "baseline", "judge")
     sources, options = paths_and_options(arguments, "leaderboard", names, problems)
     if problems:
         raise ConfigError(problems)
@@ -65,12 +63,6 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
         raise ConfigError(
             "leaderboard needs files or directories of judgements, such as leaderboard outputs/judgements/A-vs-B, or "
             "the runs that judge compared: leaderboard outputs/runs/A outputs/runs/B"
-        )
-    # parsed as YAML, so that text is an error and no number
-    prior = parse_yaml(options["prior"], "prior") if "prior" in options else None
-    if prior is not None and (not isinstance(prior, (int, float)) or isinstance(prior, bool) or not prior > 0):
-        raise ConfigError(
-            f"prior={options['prior']} must be a number above 0: a standard deviation in logits, such as 4"
         )
     # imported after the checks: a wrong command should fail fast
     from rlhf_lab.packs.judging.leaderboard.report import leaderboard, printed
@@ -82,7 +74,6 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
         truth=options.get("truth"),
         baseline=options.get("baseline"),
         judge=options.get("judge"),
-        prior_sd=None if prior is None else float(prior),
     )
     console.print(printed(written.view))
     console.print(f"leaderboard: {written.page} and {written.numbers}")

@@ -28,9 +28,7 @@ def features_command(arguments: Sequence[str]) -> None:
 
     Files must be WAV with one channel and 16,000 samples per second. `rate=N` measures at another rate, and
     `resample=true` converts files that have a different rate. Silent, clipped and damaged files are rejected in one
-    error message. `max_bad_files=N` skips and lists up to N of them instead.
-    `to` is a CSV file with one row per clip; undefined features are empty. An interrupted command resumes when it is
-    repeated: features are stored by content of the clip in `cache=FILE.jsonl` (default FILE.csv.cache.jsonl).
+    error message. `to` is a CSV file with one row per clip; undefined features are empty.
     `library=librosa` also reads FLAC, MP3 and OGG, and measures levels, MFCC and centroid with librosa; `pitch=pyin`
     tracks F0 with its pYIN. `compare=true` prints how NumPy and librosa differ on these files, and their times. These
     three need `pip install 'rlhf_lab[speech]'`.

@@ -27,15 +27,15 @@ gaia_list_prefix_is_right in official._same_list
     + len(answers) < len(golds)
 gaia_list_elements_without_punctuation in official._same_element
     scores are above those of the leaderboard
-    - _plain(answer) == _plain(gold)
-    + _plain(answer).translate(PUNCTUATION) == _plain(gold).translate(PUNCTUATION)
+    - _to_plain(answer) == _to_plain(gold)
+    + _to_plain(answer).translate(PUNCTUATION) == _to_plain(gold).translate(PUNCTUATION)
 redirects_unchecked in _CheckedRedirect.redirect_request
     a page of the web leads an agent to services of this machine
     - _check_address(newurl, self._allow_private)
     + newurl
 attempts_known_without_facts in question_content
     a resumed benchmark takes attempts whose right answer has changed since
-    - dict(question.task.facts)
+    - dict(question.task.metadata)
     + {}
 attempts_known_without_draw in plan_attempts
     several attempts at a task are one attempt counted several times
@@ -43,16 +43,16 @@ attempts_known_without_draw in plan_attempts
     + {'task': question_content(question, tools), 'seed': seed}
 repeated_words_once in token_f1
     answers with repeated words score too low
-    - (answered & wanted).total()
-    + len(answered & wanted)
+    - (answered & expected).total()
+    + len(answered & expected)
 refusals_are_answers in answer_scores.score_answer
     an agent that says it could not find 12 is right when the answer is 12
-    - is_refusal(answer) and (not is_refusal(facts['answer']))
+    - is_refusal(answer) and (not is_refusal(metadata['answer']))
     + False
 agents_units_upside_down in quantities.in_unit
     an agent that answers in another unit than the task's is wrong
-    - quantity.value * stated[1] / wanted[1]
-    + quantity.value * wanted[1] / stated[1]
+    - quantity.value * stated[1] / expected[1]
+    + quantity.value * expected[1] / stated[1]
 unknown_programs_fail in code_bench.pass_at
     programs that nobody could grade count as failed
     - column(rows_of_task, 'success')

@@ -1,4 +1,4 @@
-"""The page of attempts in a real browser, offline and from disk: read, filtered, searched; what tools say is inert."""
+"""The page of attempts, also in a real browser, offline and from disk; what tools say is inert."""
 
 from __future__ import annotations
 
@@ -88,10 +88,7 @@ def test_a_large_run_stays_a_page(tmp_path):
     assert written is not None
     view = written.sections["attempts"].values
     assert view["total"] == 900
-    shown = view["attempts"]
-    assert 20 < len(shown) < 900
-    counts = {agent: sum(entry["agent"] == agent for entry in shown) for agent in ("searcher", "guesser", "hostile")}
-    assert min(counts.values()) > 0.15 * len(shown)
+    assert 20 < len(view["attempts"]) < 900
     write_report(directory)
     page = directory / "attempts.html"
     assert page.stat().st_size < 8_000_000
@@ -99,7 +96,7 @@ def test_a_large_run_stays_a_page(tmp_path):
     assert f"{left_out} are left out" in page.read_text() or left_out == 0
 
 
-def test_the_report_counts_attempts_by_verdict_and_links_to_them(tmp_path):
+def test_the_report_counts_attempts_by_verdict(tmp_path):
     def silent(task, tools, draw):
         return replace(looks_up(task, tools, draw), answer=None)
 
@@ -107,9 +104,7 @@ def test_the_report_counts_attempts_by_verdict_and_links_to_them(tmp_path):
     directory = write_agent_run(tmp_path / "run", agents)
     write_report(directory)
     report = (directory / "report.html").read_text()
-    assert '<a href="attempts.html#verdict=right">6 right</a>' in report
-    assert '<a href="attempts.html#verdict=failed">6 failed: no answer</a>' in report
-    assert (directory / "attempts.html").read_text().count('data-verdict="failed"') == 6
+    assert "(12 attempts): 6 right, 6 failed: no answer." in report
 
 
 def test_long_texts_are_cut_and_that_is_said(tmp_path):
@@ -121,45 +116,6 @@ def test_long_texts_are_cut_and_that_is_said(tmp_path):
     assert written is not None
     view = written.sections["attempts"].values
     assert "(7 more characters; see trajectories.jsonl)" in view["attempts"][0]["turns"][0]["text"]
-
-
-SHOWN = "[...document.querySelectorAll('.attempt')].filter((node) => node.checkVisibility()).length"
-
-
-def choose(browser: Browser, name: str, value: str) -> None:
-    browser.run(
-        f"(() => {{ const list = document.querySelector('[data-by={name}]'); list.value = {json.dumps(value)};"
-        "list.dispatchEvent(new Event('change')); })()"
-    )
-
-
-@pytest.mark.slow
-@in_browser
-def test_attempts_are_chosen_by_agent_category_and_verdict_and_searched(browser, page):
-    browser.open(page)
-    assert browser.requests == [page.as_uri()]
-    assert browser.run("document.title") == "agent_bench · attempts"
-    assert browser.run(SHOWN) == 18
-    choose(browser, "agent", "guesser")
-    assert browser.run(SHOWN) == 6
-    choose(browser, "verdict", "wrong_process")
-    assert browser.run(SHOWN) == 3
-    assert browser.run("document.querySelector('[data-count]').textContent") == "3 shown"
-    choose(browser, "category", "multi_step")
-    assert browser.run(SHOWN) == 0
-    for name in ("agent", "verdict", "category"):
-        choose(browser, name, "")
-    assert browser.run(SHOWN) == 18
-    # a link of the report chooses a verdict
-    browser.run("location.hash = 'verdict=wrong_process'; window.dispatchEvent(new Event('hashchange'))")
-    wrong_process = browser.run("document.querySelectorAll('[data-verdict=wrong_process]').length")
-    assert 0 < wrong_process < 18 and browser.run(SHOWN) == wrong_process
-    browser.open(page)
-    browser.run(
-        "(() => { const box = document.querySelector('#attempts input'); box.value = 'QUITO';"
-        "box.dispatchEvent(new Event('input')); })()"
-    )
-    assert browser.run(SHOWN) == 3
 
 
 @pytest.mark.slow
@@ -184,12 +140,3 @@ def test_nothing_is_wider_than_the_window(browser, page, width):
     browser.open(page, width=width)
     browser.run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
     assert browser.run("document.documentElement.scrollWidth") == width
-
-
-@pytest.mark.slow
-@in_browser
-def test_without_scripts_all_attempts_are_there(browser, page):
-    browser.open(page, scripts=False)
-    browser.call("Emulation.setScriptExecutionDisabled", value=False)
-    assert browser.run(SHOWN) == 18
-    assert browser.run("document.querySelector('#attempts .pick').checkVisibility()") is False

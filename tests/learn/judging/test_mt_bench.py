@@ -11,13 +11,13 @@ from support import ONE_LAYER, SMALL_WORLD, checked, planned
 from synthetic_judgements import write_rows
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.data.transcript import quote
 from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.mt_bench import mt_bench
-from rlhf_lab.packs.judging.mt_bench.mt_bench import TwoTurnQuestion, balanced, questions_of, read_references
+from rlhf_lab.packs.judging.mt_bench.mt_bench import TwoTurnQuestion, balanced, questions_of
 from rlhf_lab.packs.judging.mt_bench.settings import MTBench
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
@@ -117,20 +117,6 @@ def test_answers_without_a_grade_are_left_out_and_counted(served):
     assert [metrics[f"mt_bench/{name}"]["mean"] for name in ("refused", "invalid", "truncated")] == [0.125] * 3
 
 
-def test_references_of_fastchat_replace_those_of_the_questions(served, tmp_path):
-    rows = [{"question_id": 111, "choices": [{"index": 0, "turns": ["five", "ten"]}], "model_id": "gpt-4"}]
-    path = write_rows(tmp_path / "gpt-4.jsonl", rows)
-    stage, _, _ = served(lambda request: says(reason="", overall=5), f"algorithm.references={path}")
-    of_math = [row for row in read_jsonl(stage.directory / "evaluation.jsonl") if row["category"] == "math"]
-    assert [row["reference"] for row in of_math] == ["five", "First question: five\n\nSecond question: ten"]
-    wrong = write_rows(tmp_path / "wrong.jsonl", [{"question_id": 111, "choices": ["five"]}])
-    with pytest.raises(DataError, match=r"row 1: question_id is .*111.* expected \{\"question_id\": 101"):
-        read_references(wrong)
-    other = write_rows(tmp_path / "other.jsonl", [{**rows[0], "question_id": 7}])
-    with pytest.raises(DataError, match="no question_id of it is in the data"):
-        served(lambda request: says(reason="", overall=5), f"algorithm.references={other}")
-
-
 def test_the_recipe_on_the_world(tmp_path):
     """Each question is two prompts of one turn; the simulated judge grades the second response by its own question."""
     stage = planned("mt_bench", *TINY, *ALONE, f"outputs={tmp_path}", "evaluation.prompts=6")
@@ -180,15 +166,10 @@ def test_rows_that_are_no_questions_are_refused(tmp_path):
         questions_of(registry.build("data", data), 10)
 
 
-def test_settings(tmp_path):
-    """Two turns of every question are sampled; the content of the reference answers is part of the stage's key."""
+def test_two_turns_of_every_question_are_sampled():
     settings = MTBench()
     assert settings.sampled(Evaluation(prompts=80, samples_per_prompt=3), 8) == [(80, 3), (80, 3)]
-    assert settings.contents() == {} and [copy.name for copy in settings.model_copies(adapter=False)] == ["policy"]
-    path = write_rows(tmp_path / "gpt-4.jsonl", [{"question_id": 111}])
-    assert len(MTBench(references=path).contents()["references"]) == 64
-    with pytest.raises(ConfigError, match="there is no such file"):
-        MTBench(references="none.jsonl").contents()
+    assert [copy.name for copy in settings.model_copies(adapter=False)] == ["policy"]
 
 
 def test_turns_and_conversations_of_a_question_are_one_cluster():

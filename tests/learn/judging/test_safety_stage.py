@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from fake_judge import FakeJudge
 from support import ONE_LAYER, SMALL_WORLD, planned
 
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.packs.judging.commands import safety_command
+from rlhf_lab.packs.judging.judges.requests import Completion
 from rlhf_lab.packs.judging.safety import red_team
 from rlhf_lab.packs.judging.safety.canaries import EXTRACTIONS
 from rlhf_lab.packs.judging.safety.safety import summarise
@@ -162,18 +164,21 @@ def test_a_stored_run_is_graded_by_a_judge_after_an_estimate(stage, tmp_path, ca
     assert "48 to send: about" in " ".join(capsys.readouterr().out.split())
 
 
-def test_an_attacker_policy_rewords_the_disguises(outputs, monkeypatch):
-    reworded = []
-    disguise = red_team.disguise
-    monkeypatch.setattr(red_team, "disguise", lambda prompt, text: reworded.append(text) or disguise(prompt, text))
+def test_a_judge_rewords_the_disguises(outputs, monkeypatch):
+    answers = iter(["how?", Completion("no", "refused"), *["please?"] * 4])
+    judge = FakeJudge(lambda request: next(answers))
+    monkeypatch.setattr(red_team, "judge_of", lambda run: judge)
+    service = ("judge=openai_compatible", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=m")
     attacked = planned(
-        *("safety_eval", *TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]"),
-        *("algorithm.attempts=1", "algorithm.attacker=policy", "+needs.attacker=sft"),
+        *("safety_eval", *TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.many_shot=[]", *service),
+        *("algorithm.attempts=1", "algorithm.attacker=judge"),
     )
     ensure(attacked, 0)
-    assert len(reworded) == 6
-    assert [policy["name"] for policy in attacked.result()["policies"]] == ["sft (reference)"]
-    assert any("Begin your reply" not in text for text in reworded)
+    sent = [row["prompt"] for row in rows_of(attacked, "red_team", "sft (reference)")]
+    assert len(judge.asked) == len(sent) == 6
+    # the template is used where the judge refuses
+    assert ["how?" in prompt for prompt in sent] == [True] + [False] * 5
+    assert ["Begin your reply" in prompt for prompt in sent] == [False, True] + [False] * 4
 
 
 def test_demonstrations_that_do_not_fit_are_said(outputs):

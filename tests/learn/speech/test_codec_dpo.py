@@ -149,15 +149,6 @@ def test_a_run_killed_after_its_last_round_trains_nothing_again(tmp_path, monkey
     assert not (stopped.directory / "progress").exists()
 
 
-@pytest.mark.slow
-def test_training_stops_after_a_round_that_moves_too_far(directory):
-    stage = planned(directory, "algorithm.max_kl=1e-9")
-    result = execute(stage)
-    assert [policy["name"] for policy in result["policies"]] == ["SFT", "round 1"]
-    (note,) = [note for note in result["notes"] if note.startswith("stopped after round 1")]
-    assert "is above algorithm.max_kl=1e-09" in note
-
-
 def clip(code: int) -> SpokenClip:
     return SpokenClip(SpeechPrompt("ta", "low"), np.full((2, 2), code), True, np.zeros((2, 2)), -0.5)
 
@@ -216,7 +207,6 @@ def test_prompts_of_both_kinds_of_models():
     ("overrides", "says"),
     [
         (("needs.policy=null",), "needs.policy is not set, but algorithm=codec_dpo with model=scratch starts from it"),
-        (("algorithm.max_kl=1", "model.lora.rank=0"), "algorithm.max_kl=1 compares the policy with the base"),
         (("model.weights=nf4",), "model.weights=nf4: the workers of algorithm=codec_dpo use float32 or bfloat16"),
         (("model=parler",), "set model.path=DIR or a hub id"),
         (("model=parler", "model.path=a/b", "algorithm=dpo_iterative"), "model=parler runs in a worker process"),

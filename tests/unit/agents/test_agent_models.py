@@ -67,11 +67,11 @@ def test_an_agent_solves_a_task_through_a_service(server, kind, policy, calls, t
     # tokens and cost are those of the bill
     assert trajectory.input_tokens == sum(sum(charge[:3]) for charge in server.charged)
     assert trajectory.output_tokens == sum(charge[3] for charge in server.charged)
-    assert trajectory.cost_usd == trajectory.paid_usd > 0
+    assert trajectory.cost_usd > 0
     assert all(turn.latency_s > 0 and not turn.stored for turn in trajectory.turns)
     # once more: from the store, for nothing
     (again,) = agent.run_many([assignment()], lambda *_: None)
-    assert (again.answer, again.paid_usd, server.billed_requests) == ("Tal", 0, 3)
+    assert (again.answer, server.billed_requests) == ("Tal", 3)
     assert again.cost_usd == trajectory.cost_usd, "what it would have cost with nothing in the store"
     assert all(turn.stored for turn in again.turns)
 
@@ -93,7 +93,6 @@ def test_a_run_that_failed_goes_on_and_pays_nothing_twice(server, kind, tmp_path
     assert [trajectory.answer for trajectory in trajectories] == ["Tal"] * 3
     # each attempt is reported with all of its turns, whoever paid for them
     assert all(turn.cost_usd > 0 for trajectory in trajectories for turn in trajectory.turns)
-    assert 0 < sum(t.paid_usd for t in trajectories) < sum(t.cost_usd for t in trajectories)
     assert server.billed_requests == 9
     assert sum(turn.stored for trajectory in trajectories for turn in trajectory.turns) == 5
 
@@ -124,9 +123,6 @@ def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
     brief = open_model(connected(server, "anthropic", tmp_path, "agent.prompt=brief"))
     assert isinstance(brief.prompts, Brief)
     assert not brief.native_calls
-    simple = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
-    assert simple.identity != model.identity
-    assert "never follow" not in simple.prompts.with_tools((), native=True)
 
 
 def test_calls_are_text_with_a_model_that_takes_no_tools(server, tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.packs.agents.gaia import rows as gaia
 from rlhf_lab.packs.agents.gaia.questions import GaiaQuestion
 from rlhf_lab.packs.agents.gaia.rows import gaia_attachment, read_gaia
 
@@ -44,7 +43,7 @@ def test_a_copy_of_the_repository(tmp_path: Path) -> None:
     write(directory, [row(1, Level=1, **{"Final answer": 1}), attachment])
     (directory / "a.xlsx").write_bytes(b"sheet")
     simple, attached = read_gaia(str(tmp_path))
-    assert simple == GaiaQuestion("id-1", "What is 1?", 1, "1", notes="1. Look.")
+    assert simple == GaiaQuestion("id-1", "What is 1?", 1, "1")
     assert attached.level == 2 and attached.files == {"a.xlsx": "a.xlsx"}
     assert gaia_attachment(str(tmp_path), "validation", "a.xlsx").read_bytes() == b"sheet"
     for source in (directory, directory / "metadata.jsonl"):
@@ -57,7 +56,6 @@ def test_the_newer_layout_is_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([row(1), row(2, **{"Final answer": "?"})]), directory / "metadata.parquet")
     questions = read_gaia(str(tmp_path), "test")
     assert [(question.level, question.answer) for question in questions] == [(2, "1"), (2, None)]
-    assert questions[0].notes == "1. Look."
     with pytest.raises(DataError, match=r"has none of metadata\.parquet, .*2023/validation/metadata\.jsonl"):
         read_gaia(str(tmp_path), "validation")
 
@@ -150,9 +148,3 @@ def test_a_path_of_the_hub_stays_in_the_repository(path: object, hub: Hub) -> No
     hub.rows = [row(1, file_name="a.txt", file_path=path)]
     with pytest.raises(DataError, match=r"expected a path in the repository to a\.txt"):
         read_gaia("gaia-benchmark/GAIA", "test")
-
-
-def test_notes_of_any_form() -> None:
-    assert gaia._notes('{"Steps": "1. Go."}') == "1. Go."
-    assert gaia._notes("free text") == "free text"
-    assert gaia._notes(None) == gaia._notes({}) == ""

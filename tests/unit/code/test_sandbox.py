@@ -22,7 +22,7 @@ from rlhf_lab.packs.code.sandbox import sandbox as module
 from rlhf_lab.packs.code.sandbox.jail import launch
 from rlhf_lab.packs.code.sandbox.jail.launch import STARTED
 from rlhf_lab.packs.code.sandbox.outcome import SandboxError, SandboxUnavailable
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, why_not
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 
@@ -238,6 +238,20 @@ def test_container_runs_the_command_line_of_the_engine(fake_docker):
         assert option in words
     with pytest.raises(SandboxError, match="cannot return files"):
         container.start(levels.SandboxTask({}, keep=True), sandbox.limits, "python:3.12")
+
+
+def test_auto_takes_a_level_that_returns_files(fake_docker, best, monkeypatch):
+    """Without the filter of system calls, a container is first for other programs, but it returns no files."""
+    fails = {"namespaces+seccomp"}
+    monkeypatch.setattr(module, "why_not", lambda level, image="": "no" if level in fails else why_not(level, image))
+    sandbox = Sandbox(Sandboxing(timeout_s=5.0))
+    assert sandbox.run("print(1)").level == "container"
+    kept = sandbox.run("open('a', 'w').write('b')", keep=True)
+    assert (kept.level, kept.files["a"]) == ("namespaces", b"b")
+    fails.add("namespaces")
+    assert sandbox.run("print(1)").level == "container"
+    with pytest.raises(SandboxUnavailable, match="container: it returns no files, which this program needs"):
+        sandbox.run("pass", keep=True)
 
 
 def test_container_is_killed_by_name(fake_docker, monkeypatch):

@@ -212,12 +212,6 @@ SERVED = ("judge=openai_compatible", "judge.base_url=http://127.0.0.1:9/v1", "ju
     [
         (["reward=[bt,rubric]"], "needs.rubric is not set"),
         (["reward=[bt,judge]", "data=pairs", "data.path=x.jsonl"], "judge=simulated needs a true reward"),
-        (
-            ["reward=judge", "reward.terms.judge.backend=openai"],
-            "reward=judge judge=openai_compatible judge.base_url=http://HOST/v1 judge.model=NAME",
-        ),
-        (["reward=judge", "+reward.terms.judge.url=http://127.0.0.1:9"], "it is now judge.base_url"),
-        (["reward=judge", "reward.terms.judge.version=2"], "it is now judge.version"),
     ],
 )
 def test_what_cannot_be_graded_is_refused_before_anything_runs(overrides, message):

@@ -149,8 +149,6 @@ def test_wrong_rows_and_settings_say_what_to_write(corpus, tmp_path):
         safety_set(Safety(source="file", path=str(path)), corpus, limit=8)
     with pytest.raises(ConfigError, match="only if source=file"):
         checked("safety_eval", "algorithm.source=file")
-    with pytest.raises(ConfigError, match=r"needs\.attacker is not set"):
-        checked("safety_eval", "algorithm.attacker=policy")
     with pytest.raises(ConfigError, match="judge=simulated reads the truth"):
         checked("safety_eval", "algorithm.attacker=judge")
 

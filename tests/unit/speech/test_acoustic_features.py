@@ -1,9 +1,7 @@
 """The seven features on sounds where they are known, and their extraction from many clips."""
 
 import csv
-import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +9,12 @@ import pytest
 from scipy import fft
 from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_noise
 
-from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
+from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.packs.speech.sound import features
 from rlhf_lab.packs.speech.sound.audio import level_problem, write_wav
 from rlhf_lab.packs.speech.sound.command import run
-from rlhf_lab.packs.speech.sound.features import NAMES, FeatureCache, content_key, extract, extract_many, fill_undefined
+from rlhf_lab.packs.speech.sound.features import NAMES, extract, extract_many, fill_undefined
 from rlhf_lab.packs.speech.sound.recogniser import observe
 from rlhf_lab.packs.speech.sound.spectrum import spectra
 
@@ -133,115 +131,22 @@ def test_what_is_filled():
 CLIPS = [audio(tone(f0, 0.3)) for f0 in (100, 150, 200)]
 
 
-@pytest.fixture
-def measured(monkeypatch):
-    """Clips that were measured, not taken from a cache."""
-    seen = []
-
-    def counted(clip, **how):
-        seen.append(clip)
-        return extract(clip)
-
-    monkeypatch.setattr(features, "extract", counted)
-    return seen
-
-
-def test_clips_of_the_same_content_are_measured_once(measured):
-    found_N7 = extract_many([CLIPS[0], CLIPS[1], CLIPS[0]])
-    assert len(measured) == 2
-    np.testing.assert_array_equal(found_N7[0], found_N7[2])
-
-
-def test_the_cache_knows_clips_by_content(tmp_path, measured):
-    cache = tmp_path / "new" / "features.jsonl"
-    silent = audio(silence(0.3))
-    first = extract_many([*CLIPS[:2], silent], cache=cache)
-    again = extract_many([silent, CLIPS[2], *CLIPS[:2]], cache=cache)
-    assert len(measured) == 4
-    np.testing.assert_array_equal(again[[2, 3, 0]], first)  # NaN is NaN after it was stored
-    assert len(cache.read_text().splitlines()) == 4
-    other_rate = Audio(CLIPS[0].samples_N, 8000)
-    extract_many([other_rate], cache=cache)
-    assert len(measured) == 5
-
-
-def test_another_version_measures_again(tmp_path, measured, monkeypatch):
-    extract_many(CLIPS, cache=tmp_path / "a.jsonl")
-    monkeypatch.setattr(features, "VERSION", features.VERSION + 1)
-    extract_many(CLIPS, cache=tmp_path / "a.jsonl")
-    assert len(measured) == 6
-
-
-def test_an_interruption_keeps_what_was_measured(tmp_path, monkeypatch, measured):
-    cache = tmp_path / "features.jsonl"
-    counted = features.extract
-
-    def interrupted(clip, **how):
-        if len(measured) == 2:
-            raise KeyboardInterrupt
-        return counted(clip, **how)
-
-    monkeypatch.setattr(features, "extract", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        extract_many(CLIPS, cache=cache)
-    monkeypatch.setattr(features, "extract", counted)
-    extract_many(CLIPS, cache=cache)
-    assert len(measured) == 3
-
-
-def test_a_line_that_a_kill_cut_off_is_measured_again(tmp_path, measured):
-    cache = tmp_path / "features.jsonl"
-    expected = extract_many(CLIPS, cache=cache)
-    cache.write_bytes(cache.read_bytes()[:-20])
-    np.testing.assert_array_equal(extract_many(CLIPS, cache=cache), expected)
-    assert len(measured) == 4
-    assert [len(json.loads(line)["features"]) for line in cache.read_text().splitlines()] == [7, 7, 7]
-
-
-def test_a_long_extraction_is_written_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.packs.speech.sound.features.SECONDS_BETWEEN_WRITES", 0.0)
-    cache = FeatureCache(tmp_path / "a.jsonl", 2)
-    cache.add("first", np.array([1.0, np.nan]))
-    stored = FeatureCache(tmp_path / "a.jsonl", 2).features["first"]
-    assert stored[0] == 1 and np.isnan(stored[1])
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"clip": "x", "features": [1, 2]}\n', "line 1: expected the digest of a clip and 7 features"),
-        ("{}\n", "line 1: expected"),
-        ("no row\n", "is damaged: line 1 is not"),
-    ],
-)
-def test_a_damaged_cache_says_which_line(tmp_path, content, message):
-    (tmp_path / "a.jsonl").write_text(content)
-    with pytest.raises(ArtifactError, match=message):
-        extract_many(CLIPS, cache=tmp_path / "a.jsonl")
-
-
-def test_all_files_that_cannot_be_read_are_listed(tmp_path, measured):
+def test_all_files_that_cannot_be_read_are_listed(tmp_path):
     write_wav(tmp_path / "good.wav", CLIPS[0])
     write_wav(tmp_path / "silent.wav", audio(silence(0.3)))
     write_wav(tmp_path / "slow.wav", Audio(CLIPS[1].samples_N, 8000))
     files = [tmp_path / name for name in ("none.wav", "silent.wav", "slow.wav", "good.wav")]
     with pytest.raises(DataError) as error:
-        extract_many(files, cache=tmp_path / "features.jsonl")
+        extract_many(files)
     lines = str(error.value).splitlines()
     assert lines[0] == "3 of 4 clips cannot be measured:"
     assert ["is not a file" in lines[1], "is silence" in lines[2], "8000 samples per second" in lines[3]] == [True] * 3
-    assert len(measured) == 1 and len((tmp_path / "features.jsonl").read_text().splitlines()) == 1
     assert extract_many(files[2:], resample=True).shape == (2, 7)
 
 
-def test_keys_do_not_change():
-    """Caches of other machines hold these. A change of the features raises VERSION."""
-    clip = Audio(np.arange(10, dtype=np.float32) / 10, RATE)
-    assert content_key(clip) == content_key(Audio(clip.samples_N.copy(), RATE))
-    assert content_key(clip) != content_key(Audio(clip.samples_N[::-1].copy(), RATE))
-    # of VERSION 2; if these numbers change, raise it and write the new ones here
+def test_features_do_not_change():
+    """Acoustic reward models are trained on them."""
     found = extract(audio(with_noise(harmonics(glide(110, 220, 0.5)), 12)))
-    assert features.VERSION == 2
     np.testing.assert_allclose(found, [3.4517, 9.7022, 1, 0.3639, 0.45227, 2272.67, 0], rtol=1e-3)
 
 
@@ -279,7 +184,6 @@ def test_a_folder_becomes_a_table(directory, tmp_path, capsys):
     table_N7 = np.array([[float(row[name] or "nan") for name in NAMES] for row in rows])
     np.testing.assert_array_equal(table_N7, extract_many(files))
     assert rows[2]["pitch_sd"] == rows[2]["hnr"] == ""
-    assert len((tmp_path / "new" / "features.csv.cache.jsonl").read_text().splitlines()) == 3
     printed = capsys.readouterr().out
     assert "features of 3 clips" in printed and "features.csv: 3 clips" in printed
     hnr = next(line for line in printed.splitlines() if "hnr" in line)
@@ -288,24 +192,16 @@ def test_a_folder_becomes_a_table(directory, tmp_path, capsys):
 
 def test_another_rate(directory):
     write_wav(directory / "slow.wav", Audio(audio(tone(150, 0.3)).samples_N, 8000))
-    with pytest.raises(DataError, match=r"1 of 4 files cannot be measured:\n.*slow\.wav has 8000 samples per second"):
+    with pytest.raises(DataError, match=r"1 of 4 clips cannot be measured:\n.*slow\.wav has 8000 samples per second"):
         run([str(directory)])
     run([str(directory), "resample=true"])
     run([str(directory / "slow.wav"), "rate=8000"])
 
 
-def test_a_damaged_file_is_named_and_can_be_left_out(directory, tmp_path, capsys):
+def test_a_damaged_file_is_named(directory):
     (directory / "d.wav").write_bytes(b"not a WAV file")
-    with pytest.raises(DataError, match=r"d\.wav is damaged(.|\n)*skip them with max_bad_files=1"):
-        run([str(directory), f"to={tmp_path / 'features.csv'}"])
-    run([str(directory), f"to={tmp_path / 'features.csv'}", "max_bad_files=1"])
-    printed = capsys.readouterr().out
-    assert "1 of 4 files are skipped" in printed and "d.wav is damaged" in printed and "features of 3 clips" in printed
-    rows = (tmp_path / "features.csv").read_text().splitlines()[1:]
-    clips = {path.name for path in directory.rglob("*") if path.suffix.lower() == ".wav"}
-    assert {Path(row.split(",")[0]).name for row in rows} == clips - {"d.wav"}
-    with pytest.raises(DataError, match=r"Repair or remove them$"):
-        run([str(directory / "d.wav"), "max_bad_files=9"])
+    with pytest.raises(DataError, match=r"d\.wav is damaged"):
+        run([str(directory)])
 
 
 @pytest.mark.parametrize(

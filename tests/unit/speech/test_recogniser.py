@@ -1,6 +1,7 @@
 """The guard's recogniser on synthetic phones: spoken, missing, slurred, noisy or cut."""
 
 import itertools
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -26,19 +27,12 @@ def test_it_hears_what_is_said(recogniser, speech):
     clips, phones = speech
     recognised = recogniser.compare(clips, phones)
     assert recognised.phone_error_N.mean() < 0.05
-    assert recognised.heard == recogniser.recognise(clips)
     assert recogniser.phones == tuple(sorted([*VOWELS, FRICATIVE]))
-    assert (recognised.margin_N <= 0).all() and recognised.margin_N.mean() > -0.1
-    is_right_N = np.array([text == requested for text, requested in zip(recognised.heard, phones, strict=True)])
-    np.testing.assert_allclose(recognised.margin_N[is_right_N], 0, atol=1e-4)
 
 
 def test_other_words_are_not_what_was_wanted(recogniser, speech):
     clips, phones = speech
-    right, wrong = recogniser.compare(clips, phones), recogniser.compare(clips, phones[1:] + phones[:1])
-    assert wrong.phone_error_N.mean() > 0.7
-    assert np.median(wrong.margin_N) < -5
-    assert (wrong.margin_N < right.margin_N).mean() > 0.95
+    assert recogniser.compare(clips, phones[1:] + phones[:1]).phone_error_N.mean() > 0.7
 
 
 def test_one_wrong_phone_costs_one_phone(recogniser):
@@ -73,16 +67,16 @@ def test_what_harms_speech_is_heard(recogniser, harm):
     recognised = recogniser.compare(harmed, phones)
     assert clean.phone_error_N.mean() < 0.1
     assert recognised.phone_error_N.mean() > clean.phone_error_N.mean() + 0.2
-    assert recognised.margin_N.mean() < clean.margin_N.mean()
 
 
 def test_neither_loudness_nor_a_steady_filter_is_heard(recogniser, speech):
-    clips, _ = speech
+    clips, phones = speech
     quiet = [audio(clip.samples_N, peak=0.02) for clip in clips]
-    assert recogniser.recognise(quiet) == recogniser.recognise(clips)
+    heard = recogniser.compare(clips, phones).heard
+    assert recogniser.compare(quiet, phones).heard == heard
     # pre-emphasis brightens the entire clip
     brighter = [audio(np.diff(clip.samples_N, prepend=0) + 0.5 * clip.samples_N) for clip in clips]
-    recognised = recogniser.compare(brighter, recogniser.recognise(clips))
+    recognised = recogniser.compare(brighter, heard)
     assert recognised.phone_error_N.mean() < 0.15
 
 
@@ -90,13 +84,6 @@ def test_neither_loudness_nor_a_steady_filter_is_heard(recogniser, speech):
 def test_nothing_is_heard_in_silence(recogniser, seconds):
     recognised = recogniser.compare([audio(silence(seconds))], [list("sasi")])
     assert recognised.heard == [[]] and recognised.phone_error_N[0] == 1
-    assert recognised.margin_N[0] < -1
-
-
-def test_a_clip_too_short_for_its_phones(recogniser):
-    """30 ms and the silence around them are 13 frames; five phones need fifteen."""
-    recognised = recogniser.compare([audio(tone(150, 0.03))] * 2, [list("sasis"), list("a")])
-    assert recognised.margin_N[0] == -np.inf and np.isfinite(recognised.margin_N[1])
 
 
 def test_clips_do_not_depend_on_their_neighbours(recogniser, speech):
@@ -104,16 +91,21 @@ def test_clips_do_not_depend_on_their_neighbours(recogniser, speech):
     together = recogniser.compare(clips, phones)
     alone = [recogniser.compare([clip], [requested]) for clip, requested in zip(clips, phones, strict=True)]
     assert together.heard == [each.heard[0] for each in alone]
-    np.testing.assert_allclose(together.margin_N, [each.margin_N[0] for each in alone], atol=1e-4)
     nothing = recogniser.compare([], [])
-    assert nothing.heard == [] and nothing.phone_error_N.shape == nothing.margin_N.shape == (0,)
+    assert nothing.heard == [] and nothing.phone_error_N.shape == (0,)
+
+
+def has_same_values(first, second):
+    arrays = zip(astuple(first.gaussians), astuple(second.gaussians), strict=True)
+    of_both = [(recogniser.phones, recogniser.entry_cost) for recogniser in (first, second)]
+    return of_both[0] == of_both[1] and all(np.array_equal(one, other) for one, other in arrays)
 
 
 def test_it_is_saved_and_loaded(recogniser, speech, tmp_path):
     recogniser.save(tmp_path / "recogniser.npz")
     loaded = Recogniser.load(tmp_path / "recogniser.npz")
-    assert loaded.fingerprint == recogniser.fingerprint
-    assert loaded.recognise(speech[0]) == recogniser.recognise(speech[0])
+    assert has_same_values(loaded, recogniser)
+    assert loaded.compare(*speech).heard == recogniser.compare(*speech).heard
     assert [file.name for file in tmp_path.iterdir()] == ["recogniser.npz"]
 
 
@@ -133,8 +125,8 @@ def test_a_damaged_file_is_refused(recogniser, tmp_path, content):
 
 def test_the_same_clips_give_the_same_recogniser(recogniser):
     again = fit_recogniser(*draw_speech(60, seed=0))
-    assert again.fingerprint == recogniser.fingerprint
-    assert fit_recogniser(*draw_speech(59, seed=0)).fingerprint != recogniser.fingerprint
+    assert has_same_values(again, recogniser)
+    assert not has_same_values(fit_recogniser(*draw_speech(59, seed=0)), recogniser)
 
 
 def test_what_cannot_be_compared(recogniser, speech):
@@ -177,7 +169,7 @@ def test_clips_as_short_as_their_phones_allow():
     short = [audio(with_noise(tone(150, 0.05), 20, seed)) for seed in range(3)]
     fitted = fit_recogniser([*clips, *short], [*phones, *[list("aeiou")] * 3])
     assert np.isfinite(fitted.gaussians.means_SD).all()
-    assert fitted.recognise([say("sasi", rng)]) != [[]]
+    assert fitted.compare([say("sasi", rng)], [list("sasi")]).heard != [[]]
 
 
 def test_log_densities_are_those_of_gaussians():
@@ -224,7 +216,7 @@ def all_paths(length, states):
 
 
 def test_forced_path_is_the_best_of_all():
-    """The chain pause, phone of two states, pause, phone of one state, pause; clip 3 has no frame for all of them."""
+    """The chain pause, phone of two states, pause, phone of one state, pause; clips 2 and 3 have too few frames."""
     chain_is_pause = np.array([True, False, False, True, False, True])
     logps_BTS = random_logps(6)
     path = forced_path(logps_BTS, LENGTHS_B, np.tile(chain_is_pause, (4, 1)), np.full(4, 5))
@@ -238,12 +230,10 @@ def test_forced_path_is_the_best_of_all():
     for clip, length in enumerate(LENGTHS_B):
         allowed = [states for states in all_paths(length, 6) if is_allowed(states)]
         scores = [total(logps_BTS[clip], states) for states in allowed]
-        if not allowed:
-            assert path.score_B[clip] == -np.inf
-            continue
-        assert path.score_B[clip] == pytest.approx(max(scores), rel=1e-5)
-        assert tuple(path.state_BT[clip, :length]) == allowed[int(np.argmax(scores))]
-    assert list(np.isfinite(path.score_B)) == [True, True, False, False]
+        if clip < 2:
+            assert tuple(path.state_BT[clip, :length]) == allowed[int(np.argmax(scores))]
+        else:
+            assert not allowed
 
 
 def test_free_path_is_the_best_of_all():
@@ -270,7 +260,6 @@ def test_free_path_is_the_best_of_all():
     for clip, length in enumerate(LENGTHS_B):
         candidates = list(all_paths(length, 4))
         scores = [score(logps_BTS[clip], states) for states in candidates]
-        assert path.score_B[clip] == pytest.approx(max(scores), rel=1e-5)
         assert tuple(path.state_BT[clip, :length]) == candidates[int(np.argmax(scores))]
 
 

@@ -22,7 +22,6 @@ from rlhf_lab.packs.agents.benchmarks.injections import (
     with_injections,
 )
 from rlhf_lab.packs.agents.benchmarks.settings import AgentBench
-from rlhf_lab.packs.agents.benchmarks.web import search_provider, with_web
 from rlhf_lab.packs.agents.harness.agent import BatchAgent
 from rlhf_lab.packs.agents.harness.models import open_agents
 from rlhf_lab.packs.agents.harness.scorers import score
@@ -45,11 +44,6 @@ class AgentBenchmark:
             of_set = questions_of(name, settings, run)
             everything += of_set
             requested += spread(of_set, settings.limit)
-        # The directory is common to all runs, so that no search is paid twice.
-        provider = search_provider(settings, Path(run.config.outputs) / "searches")
-        if provider is not None:
-            requested = with_web(requested, provider, settings)
-            everything = with_web(everything, provider, settings)
         # Attacks are additional attempts: the same tasks are attempted without attack as well.
         attacks = with_injections(requested, settings.inject)
         if settings.regressions:

@@ -144,7 +144,6 @@ def as_task(question: GaiaQuestion) -> Task:
     metadata = {name: value for name, value in asdict(question).items() if name != "files"}
     metadata |= {
         "steps": list(question.steps),
-        "tools": list(question.tools),
         "category": f"level_{question.level}",
         "calls": [{"name": step["tool"], "arguments": step["arguments"]} for step in question.steps],
     }

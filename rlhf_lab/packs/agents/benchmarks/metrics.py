@@ -84,7 +84,7 @@ DESCRIBED = (
 """Columns of evaluation.jsonl that describe an attempt; all others are measurements."""
 COUNTED = (
     *("tool_calls", "failed_calls", "extra_calls", "retried_calls", "model_turns"),
-    *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd"),
+    *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd"),
     *("agent_latency_s", "agent_wall_s"),
 )
 """Columns with the effort of an attempt."""

@@ -11,10 +11,10 @@ from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.files import file_digest
-from rlhf_lab.core.ranges import BySize, CheckedSettings, Distinct, Ge, Le, NotEmpty
+from rlhf_lab.core.ranges import BySize, Distinct, Ge, Le, NotEmpty
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
 from rlhf_lab.packs.agents.benchmarks.web_search import SERVICES
-from rlhf_lab.packs.agents.gaia.mini import PAGES, fixture_digests
+from rlhf_lab.packs.agents.gaia.mini import fixture_digests
 from rlhf_lab.packs.agents.gaia.rows import source_digest
 from rlhf_lab.packs.agents.harness.settings import CodeExecutor
 from rlhf_lab.packs.agents.tools.bench.templates import files_digest
@@ -31,38 +31,6 @@ Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon",
 # http is allowed on this machine only, because the key must not cross a network unencrypted.
 SAFE_URL = re.compile(r"https://\S+|http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?(?:/\S*)?")
 SearchName = Literal["own", "none", "tavily", "brave", "serper"]
-
-
-@dataclass(frozen=True)
-class WebChoices(CheckedSettings):
-    """The web that agents use.
-
-    Args:
-        search: `none` is no web; `own` is the offline web of GAIA-Mini; `tavily`, `brave` and `serper` are live
-            services.
-        search_key_env: environment variable with the key of the service; empty means the service's usual variable.
-        search_url: address of the service; empty means its official address.
-        search_results: number of results per search.
-    """
-
-    search: SearchName = "none"
-    search_key_env: str = ""
-    search_url: str = ""
-    search_results: Annotated[int, Ge(1), Le(20)] = 5
-
-    def rules(self) -> tuple[Rule, ...]:
-        is_live = self.search in SERVICES
-        return (
-            *super().rules(),
-            (
-                is_live or not (self.search_key_env or self.search_url),
-                f"search_key_env and search_url need a live service, but search={self.search} is none; leave them out",
-            ),
-            (
-                not self.search_url or SAFE_URL.fullmatch(self.search_url) is not None,
-                f"search_url={self.search_url}: the key is sent there, so use https, or http on this machine",
-            ),
-        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +58,7 @@ class AgentStage(EvaluationSettings):
 
 @register("algorithm", "agent_bench")
 @dataclass(frozen=True)
-class AgentBench(AgentStage, WebChoices):
+class AgentBench(AgentStage):
     """Benchmark of agents on tasks with tools: answers, calls, tokens, cost, and comparisons between agents.
 
     Args:
@@ -104,8 +72,6 @@ class AgentBench(AgentStage, WebChoices):
         regressions: regressions.jsonl of an earlier run; its successful attacks are tried again.
         reward_metrics: metrics of the stage in `needs.reward` that are reported with those of the agents, so that a
             study of reward models also shows what an agent trained on each of them is worth.
-        search: web that agents may use besides the tools of a task, with the tools web_search and open_page. `none` is
-            no web; `own` is the offline web of GAIA-Mini; `tavily`, `brave` and `serper` are live services.
     """
 
     inputs = replace(AgentStage.inputs, optional=(*AgentStage.inputs.optional, "reward"))
@@ -118,7 +84,6 @@ class AgentBench(AgentStage, WebChoices):
     inject: Annotated[int, Ge(0, hint="0 is no attack")] = 0
     regressions: str = ""
     reward_metrics: Annotated[tuple[str, ...], Distinct()] = ()
-    search: SearchName = "none"
 
     def contents(self) -> dict[str, str]:
         contents = {}
@@ -128,8 +93,6 @@ class AgentBench(AgentStage, WebChoices):
             contents["injections"] = file_digest(INJECTIONS)
         if self.regressions:
             contents["regressions"] = content_digest(self.regressions, "regressions")
-        if self.search == "own":
-            contents["pages"] = fixture_digests()[PAGES]
         return contents
 
     def contradictions(self, config: Config) -> list[str]:
@@ -148,7 +111,7 @@ class AgentBench(AgentStage, WebChoices):
 
 @register("algorithm", "gaia")
 @dataclass(frozen=True)
-class Gaia(AgentStage, WebChoices):
+class Gaia(AgentStage):
     """Benchmark on GAIA: questions for assistants with tools, scored as on the leaderboard and leniently.
 
     Args:
@@ -159,6 +122,9 @@ class Gaia(AgentStage, WebChoices):
         levels: levels of difficulty to include, from 1 to 3.
         limit: maximum number of questions per level; the first ones are used, and 0 means all.
         search: `own` is the offline web of `mini`; `none` is no web; `tavily`, `brave` and `serper` are live services.
+        search_key_env: environment variable with the key of the service; empty means the service's usual variable.
+        search_url: address of the service; empty means its official address.
+        search_results: number of results per search.
     """
 
     inputs = replace(AgentStage.inputs, digested=("path",))
@@ -172,9 +138,13 @@ class Gaia(AgentStage, WebChoices):
     ] = (1, 2, 3)
     limit: Annotated[int, Ge(0, hint="0 is all")] = 0
     search: SearchName = "own"
+    search_key_env: str = ""
+    search_url: str = ""
+    search_results: Annotated[int, Ge(1), Le(20)] = 5
 
     def rules(self) -> tuple[Rule, ...]:
         is_mini = self.source == "mini"
+        is_live = self.search in SERVICES
         return (
             *super().rules(),
             (is_mini or bool(self.path), "source=official needs path=DIR, FILE or a hub id (gaia-benchmark/GAIA)"),
@@ -189,6 +159,14 @@ class Gaia(AgentStage, WebChoices):
             (
                 is_mini or self.search != "own",
                 "search=own has no pages for the official questions; use search=none, tavily, brave or serper",
+            ),
+            (
+                is_live or not (self.search_key_env or self.search_url),
+                f"search_key_env and search_url need a live service, but search={self.search} is none; leave them out",
+            ),
+            (
+                not self.search_url or SAFE_URL.fullmatch(self.search_url) is not None,
+                f"search_url={self.search_url}: the key is sent there, so use https, or http on this machine",
             ),
         )
 

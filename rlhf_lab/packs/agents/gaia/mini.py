@@ -87,10 +87,8 @@ def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> tupl
 
 
 def _question(entry: Mapping[str, Any]) -> GaiaQuestion:
-    # distinct, in the order of their first use
-    tools = dict.fromkeys(step["tool"] for step in entry["steps"])
     files = {name: name for name in entry.get("files", ())}
-    question = GaiaQuestion(entry["id"], entry["question"], entry["level"], entry["answer"], files, tools=tuple(tools))
+    question = GaiaQuestion(entry["id"], entry["question"], entry["level"], entry["answer"], files)
     calls, _ = solve(question, None)
     return replace(question, steps=tuple({"tool": call.name, "arguments": dict(call.arguments)} for call in calls))
 

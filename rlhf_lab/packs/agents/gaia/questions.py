@@ -33,8 +33,6 @@ class GaiaQuestion:
         answer: the gold answer; None if it is secret, as in the official test split.
         files: name of an attachment → its location in the set.
         steps: the annotator's calls in order, each as {"tool": …, "arguments": {…}}; empty if the set has none.
-        tools: names of the tools that the annotator used; empty if the set has other names for tools.
-        notes: the annotator's explanation, for human readers.
     """
 
     id: str
@@ -44,8 +42,6 @@ class GaiaQuestion:
     # The fields below are optional annotations.
     files: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Mapping[str, Any], ...] = ()
-    tools: tuple[str, ...] = ()
-    notes: str = ""
 
 
 def final_answer(text: str) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
-from rlhf_lab.core.files import file_digest, fingerprint, parse_json
+from rlhf_lab.core.files import file_digest, fingerprint
 from rlhf_lab.data.reading import HUB_ID, read_rows
 from rlhf_lab.data.rows import BadRows, RowProblem, column, describe, text_column
 from rlhf_lab.packs.agents.gaia.questions import GaiaQuestion
@@ -133,7 +133,6 @@ def _question(values: Mapping[str, Any], directory: Path | None, split: str) -> 
         level=_level(column(values, "Level")),
         answer=_answer(column(values, "Final answer")),
         files={name: _location(name, values, directory, split)} if name else {},
-        notes=_notes(values.get("Annotator Metadata")),
     )
 
 
@@ -186,18 +185,6 @@ def _is_simple_name(name: Any) -> bool:
     if not isinstance(name, str) or name in ("", ".", ".."):
         return False
     return not set(name) & set("/\\\0:")
-
-
-def _notes(value: Any) -> str:
-    """Return the annotator's steps as prose, from a column that is an object or JSON."""
-    if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except ValueError:
-            return str(value)
-    if not isinstance(value, Mapping):
-        return ""
-    return str(value.get("Steps") or "")
 
 
 def _hub_file(name: str, location: str) -> Path:

@@ -5,6 +5,7 @@ those of `packs/agents/tools/roles.py`, on which the model was trained. The prom
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool
@@ -15,11 +16,9 @@ from rlhf_lab.packs.agents.tools.roles import prompt_of, spaced_call
 class Brief(Instructions):
     """Prompts made of the fixed phrases in roles.py. Results of tools are shown without the marks `<result>`."""
 
-    stop: Sequence[str] = ()
-
-    def __init__(self) -> None:
-        super().__init__(marks_results=False)
-        self.name = "brief"
+    name: ClassVar[str] = "brief"
+    stop: ClassVar[Sequence[str]] = ()
+    marks_results: ClassVar[bool] = False
 
     def direct(self, question: str) -> Words:
         return "", prompt_of("answer", question)

@@ -74,7 +74,6 @@ ATTEMPTS = (
         unit="USD",
         better="lower",
     ),
-    Metric("agent_paid_usd", "amount paid during an attempt", title="paid for an attempt", unit="USD"),
     Metric(
         "agent_latency_s", "time that the model took for the turns of an attempt", title="time of the model", unit="s"
     ),

@@ -134,7 +134,7 @@ def _prompts(run: Run) -> Instructions:
     is_of_the_lab = agent.llm == "local" and registry.kind_of("model", run.config.model) == "scratch"
     if agent.prompt == "brief" or (agent.prompt == "auto" and is_of_the_lab):
         return Brief()
-    return Instructions(marks_results=agent.mark_results)
+    return Instructions()
 
 
 class _Service:

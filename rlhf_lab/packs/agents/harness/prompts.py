@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool, ToolError, text_tool
@@ -62,18 +63,15 @@ MARK = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
 class Instructions:
     """Prompts for models that follow instructions.
 
-    Args:
-        marks_results: True if results of tools are marked as data (`agent.mark_results`).
-
     Class attributes:
+        name: name of the style, which identifies a model's answers.
         stop: texts that stop the generation of a turn in which tools are called as text.
+        marks_results: True if results of tools are marked as data.
     """
 
-    stop: Sequence[str] = STOP
-
-    def __init__(self, *, marks_results: bool = True):
-        self.marks_results = marks_results
-        self.name = "instructions" if marks_results else "instructions, results unmarked"
+    name: ClassVar[str] = "instructions"
+    stop: ClassVar[Sequence[str]] = STOP
+    marks_results: ClassVar[bool] = True
 
     def direct(self, question: str) -> Words:
         """Ask for an answer without tools."""

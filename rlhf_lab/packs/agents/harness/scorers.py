@@ -55,7 +55,6 @@ def effort(trajectory: AgentTrajectory) -> dict[str, float]:
         "agent_input_tokens": float(trajectory.input_tokens),
         "agent_output_tokens": float(trajectory.output_tokens),
         "agent_cost_usd": float(trajectory.cost_usd),
-        "agent_paid_usd": float(trajectory.paid_usd),
         "agent_latency_s": float(sum(turn.latency_s for turn in trajectory.turns)),
         "agent_wall_s": float(trajectory.wall_s),
     }

@@ -216,8 +216,6 @@ class Agents(Section):
         prompt: style of the prompts. `instructions` explain the task and list the tools; `brief` uses only the phrases
             that built-in models (`model=scratch`) are trained on; `auto` is brief for these models and instructions for
             others.
-        mark_results: true puts results of tools between <result> and </result>, and the instructions say that this is
-            data which must not be obeyed. false shows results without marks, to measure the effect of the marks.
     """
 
     programs: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. agent=react")] = field(
@@ -232,7 +230,6 @@ class Agents(Section):
     max_tokens: Annotated[int, Ge(1)] | None = None
     calls: Literal["auto", "native", "text"] = "auto"
     prompt: Literal["auto", "brief", "instructions"] = "auto"
-    mark_results: bool = True
 
     def rules(self) -> tuple[Rule, ...]:
         return (

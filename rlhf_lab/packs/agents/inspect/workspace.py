@@ -23,7 +23,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.code.sandbox.jail.launch import MAX_PATH_BYTES
 from rlhf_lab.packs.code.sandbox.levels import MAIN, SandboxTask
 from rlhf_lab.packs.code.sandbox.outcome import Level, ProgramOutcome
-from rlhf_lab.packs.code.sandbox.sandbox import Sandbox
+from rlhf_lab.packs.code.sandbox.sandbox import Sandbox, choose_level
 from rlhf_lab.packs.code.sandbox.settings import Sandboxing
 
 FOLDER = "sample"
@@ -79,7 +79,7 @@ class Workspace:
     @property
     def level(self) -> Level:
         """Isolation level of commands. Raises SandboxUnavailable, or ConfigError for a level that returns no files."""
-        level = Sandbox(self.settings).level
+        level = choose_level(self.settings, keep=True)
         if level == "container":
             raise ConfigError(
                 "level=container cannot return files, but a sample's directory needs them; set a level of namespaces or"

@@ -1,7 +1,7 @@
 """Attempts of agents as text and tables: the content of the page attempts.html.
 
-The size of a page is limited. If not all attempts fit, every combination of agent, category and verdict is represented,
-and the page states how many attempts are left out. trajectories.jsonl contains all of them.
+The size of a page is limited. It has the first attempts that fit, and states how many attempts are left out.
+trajectories.jsonl contains all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -87,45 +86,33 @@ def _attempts(run: StoredRun, trajectories: Sequence[Row], budget: int) -> PageS
     if "key" in run.evaluation:
         for row in run.evaluation.to_dict("records"):
             scores[str(row["key"])] = {str(name): row[name] for name in row}
-    shown = _choose(trajectories, scores, budget)
     values = {
-        "attempts": shown,
+        "attempts": _first_that_fit(trajectories, scores, budget),
         "total": len(trajectories),
         "verdicts": _count_verdicts(trajectories, scores),
-        "filters": _filters(shown),
         "file": FILE,
     }
     return PageSection("Attempts", template=f"{__package__}:attempts.html.j2", values=values)
 
 
-def _count_verdicts(trajectories: Sequence[Row], scores: Mapping[str, Row]) -> list[tuple[str, str, int]]:
-    """Return (key, words, number of attempts) of every verdict that occurs."""
+def _count_verdicts(trajectories: Sequence[Row], scores: Mapping[str, Row]) -> list[tuple[str, int]]:
+    """Return (words, number of attempts) of every verdict that occurs."""
     verdicts = [verdict(row["trajectory"], scores.get(row["key"], {})) for row in trajectories]
     counts = Counter(verdicts)
-    return [(name, words, counts[name]) for name, words in VERDICTS.items() if counts[name]]
+    return [(words, counts[name]) for name, words in VERDICTS.items() if counts[name]]
 
 
-def _choose(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int) -> list[dict[str, Any]]:
-    """Select the attempts that fit on a page, at least one, in the order of the file, and format them."""
-    positions_by_kind: dict[tuple[str, ...], list[int]] = {}
-    for position, row in enumerate(trajectories):
-        of_row = verdict(row["trajectory"], scores.get(row["key"], {}))
-        kind = (row["agent"], row["set"], row["category"], row["attack"], of_row)
-        positions_by_kind.setdefault(kind, []).append(position)
-    # Round-robin over the kinds: the first attempt of every kind, then the second, until the page is full.
-    rounds = zip_longest(*positions_by_kind.values())
-    in_turn = [position for positions in rounds for position in positions if position is not None]
-    chosen: dict[int, dict[str, Any]] = {}
+def _first_that_fit(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int) -> list[dict[str, Any]]:
+    """Format the first attempts that fit on a page, at least one, in the order of the file."""
+    entries: list[dict[str, Any]] = []
     used = 0
-    for position in in_turn:
-        row = trajectories[position]
+    for row in trajectories:
         entry = _entry(row, scores.get(row["key"], {}))
-        size = len(json.dumps(entry))
-        if used + size > budget and chosen:
+        used += len(json.dumps(entry))
+        if used > budget and entries:
             break
-        used += size
-        chosen[position] = entry
-    return [chosen[position] for position in sorted(chosen)]
+        entries.append(entry)
+    return entries
 
 
 def verdict(trajectory: Row, scores: Row) -> str:
@@ -208,23 +195,6 @@ def written_call(call: Row) -> str:
         return f"the program, {len(code.splitlines())} lines"
     named = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()]
     return _cut(f"{call['name']}({', '.join(named)})")
-
-
-def _filters(attempts: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
-    """Return the options of the reader's filters: name of the filter → (value, text)."""
-    filters: dict[str, list[tuple[str, str]]] = {}
-    for name in ("agent", "set", "category", "attack"):
-        values = list(dict.fromkeys(attempt[name] for attempt in attempts))
-        # With a single value there is nothing to choose.
-        if len(values) > 1:
-            texts = [value.replace("_", " ") for value in values]
-            options = zip(values, texts, strict=True)
-            filters[name] = [(value or "none", text or "none") for value, text in options]
-    verdicts = {attempt["verdict"] for attempt in attempts}
-    if len(verdicts) > 1:
-        options_of_verdict = [(name, words) for name, words in VERDICTS.items() if name in verdicts]
-        filters["verdict"] = options_of_verdict
-    return filters
 
 
 def success_dots(run: StoredRun) -> Chart | None:

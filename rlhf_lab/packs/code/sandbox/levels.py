@@ -7,7 +7,8 @@
 | `namespaces`         | `namespaces+seccomp` without the filter                                             |
 | `rlimits`            | limits per process, own directory, empty environment; it can read the user's files  |
 
-`auto` selects the first of these that works, but never `rlimits`; see docs/design/022-sandbox.md.
+`auto` selects the first of these that works, but never `rlimits`, and never `container` for a program whose files are
+returned; see docs/design/022-sandbox.md.
 """
 
 from __future__ import annotations

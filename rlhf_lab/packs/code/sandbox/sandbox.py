@@ -111,7 +111,8 @@ class Sandbox:
         main = code.encode("utf-8", "surrogatepass")
         contents = checked_files({**(files or {}), MAIN: main})
         task = SandboxTask(contents, well_formed(stdin).encode(), keep=keep)
-        return self.run_retrying(lambda: [task])[0]
+        level = choose_level(self.settings, keep=True) if keep else self.level
+        return self.run_retrying(lambda: [task], level)[0]
 
     def run_many(self, codes: Sequence[str], *, at_once: int = 0) -> list[ProgramOutcome]:
         """Run programs in parallel. The outcomes have the order of the programs.
@@ -204,12 +205,19 @@ def is_inside(name: str) -> bool:
     return is_name and bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
-def choose_level(settings: Sandboxing) -> Level:
-    """Return the level for the settings. It is tested once per process. Raises SandboxUnavailable if none works."""
+def choose_level(settings: Sandboxing, *, keep: bool = False) -> Level:
+    """Return the level for the settings. It is tested once per process. Raises SandboxUnavailable if none works.
+
+    Args:
+        keep: True for a program whose files are returned, so that `auto` leaves out `container`.
+    """
     requested = AUTOMATIC if settings.level == "auto" else (settings.level,)
     reasons = []
     for level in requested:
-        reason = why_not(level, settings.image)
+        if keep and settings.level == "auto" and level == "container":
+            reason = "it returns no files, which this program needs"
+        else:
+            reason = why_not(level, settings.image)
         if not reason:
             return level
         reasons.append(f"{level}: {reason}")

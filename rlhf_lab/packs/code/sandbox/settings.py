@@ -19,8 +19,9 @@ class Sandboxing(Section):
 
     Args:
         level: level of isolation. `auto` selects the first of `namespaces+seccomp`, `container` (docker or podman) and
-            `namespaces` that works on this machine, and stops the run if none works. `rlimits` is never selected
-            automatically, because its programs can read the user's files and use the network.
+            `namespaces` that works on this machine, and stops the run if none works. Programs of agents, whose files
+            are kept, never get `container`. `rlimits` is never selected automatically, because its programs can read
+            the user's files and use the network.
         timeout_s: maximum wall time of a program in seconds, and maximum processor time of each of its processes.
         memory_mib: maximum address space of each process in MiB. If a control group can be created, it is also the
             maximum total memory of a program.

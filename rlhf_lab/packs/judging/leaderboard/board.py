@@ -16,22 +16,11 @@ from numpy.typing import ArrayLike
 from rlhf_lab.core.errors import DataError, NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.leaderboard.judgements import SCORES, JudgementRow, Judgements, LabelRow
-from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa, krippendorff_alpha, percent_agreement
-from rlhf_lab.packs.judging.statistics.judge_bias import (
-    ChoiceModel,
-    PositionBias,
-    choice_model,
-    excess_preference,
-    position_bias,
-)
+from rlhf_lab.packs.judging.statistics.agreement import cohen_kappa, percent_agreement
+from rlhf_lab.packs.judging.statistics.judge_bias import PositionBias, excess_preference, position_bias
 from rlhf_lab.packs.judging.statistics.prediction_powered import Corrected, prediction_powered_mean
 from rlhf_lab.packs.judging.statistics.ranking import Ranking, comparisons, rank
-from rlhf_lab.packs.judging.statistics.win_rates import (
-    LengthControlled,
-    length_controlled_win_rate,
-    saturated,
-    win_rate,
-)
+from rlhf_lab.packs.judging.statistics.win_rates import LengthControlled, length_controlled_win_rate, win_rate
 from rlhf_lab.statistics.estimates import Estimate, win_or_tie
 
 # Markdown syntax at the start of a line, or in pairs of markers
@@ -111,11 +100,8 @@ class People:
         matched, unmatched: number of labels of judged comparisons, and of other labels, which are not used.
         comparisons, annotators: number of labelled comparisons that the judge scored, and of annotators.
         agreement, kappa: agreement of the judge with the majority of people.
-        alpha: Krippendorff's α, with the judge and every annotator as raters.
-        alpha_of_people: Krippendorff's α of the annotators only; None if there is only one.
         longer: how much more often the judge prefers the longer response than people do.
         own: the same for responses by the judge's own model; None if that model is not a player.
-        choices: joint model of the judge's single votes, with people's labels as a covariate.
     """
 
     matched: int
@@ -124,11 +110,8 @@ class People:
     annotators: int
     agreement: Estimate
     kappa: Estimate
-    alpha: Estimate
-    alpha_of_people: Estimate | None
     longer: Estimate
     own: Estimate | None
-    choices: ChoiceModel
 
 
 @dataclass(frozen=True)
@@ -166,7 +149,6 @@ def build_board(
     *,
     baseline: str | None = None,
     judge: str | None = None,
-    prior_sd: float | None = None,
 ) -> Board:
     """Compute all statistics of the table, the page and the JSON file.
 
@@ -174,7 +156,6 @@ def build_board(
         labels: people's labels of some of these comparisons.
         baseline: player that win rates are against; None is the first player of the files.
         judge: player whose model is also the judge, for self-preference; None is no player.
-        prior_sd: standard deviation in logits of a Gaussian prior on strengths; None is no prior.
 
     Raises DataError if there are fewer than two players, or a name is not a player.
     """
@@ -189,7 +170,7 @@ def build_board(
     baseline = baseline or names[0]
     # people's scores per judgement, then the mean over annotators
     scores_of_people = match_labels(rows, labels)
-    ranking, styled, style_problem = _rank(rows, prior_sd)
+    ranking, styled, style_problem = _rank(rows)
     people_N = np.array([_mean_over_people(scores) for scores in scores_of_people])
     players = [_player(name, baseline, rows, people_N) for name in names]
     position = {name: index for index, name in enumerate(ranking.order)}
@@ -219,13 +200,13 @@ def _unscore_identical_sides(rows: Sequence[JudgementRow]) -> list[JudgementRow]
     return [row if frozenset(row.names) in differ else dataclasses.replace(row, **none) for row in rows]
 
 
-def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:
+def _rank(rows: Sequence[JudgementRow]) -> tuple[Ranking, Ranking | None, str]:
     """Return (strengths, strengths at equal style or None, reason why the latter cannot be fitted or "")."""
     firsts = [row.names[0] for row in rows]
     seconds = [row.names[1] for row in rows]
     scores = [row.score for row in rows]
     prompts = [row.prompt for row in rows]
-    ranking = rank(comparisons(firsts, seconds, scores, prompts), prior_sd=prior_sd)
+    ranking = rank(comparisons(firsts, seconds, scores, prompts))
     differences = style_differences([row.first for row in rows], [row.second for row in rows])
     rated = set(ranking.order)
     # a style column that is 0 in all comparisons of rated players has no finite coefficient
@@ -237,7 +218,7 @@ def _rank(rows: Sequence[JudgementRow], prior_sd: float | None) -> tuple[Ranking
         return ranking, None, "no difference in style"
     try:
         styled_league = comparisons(firsts, seconds, scores, prompts, style=style)
-        return ranking, rank(styled_league, prior_sd=prior_sd), ""
+        return ranking, rank(styled_league), ""
     except NumericError as error:
         return ranking, None, str(error)
 
@@ -326,13 +307,9 @@ def _people(
     people_n = people_N[labelled]
     prompts_n = [row.prompt for row in rows]
     judge_n = np.array([row.score for row in rows])
-    # nominal labels of the judge, of the majority, and of each annotator; None for unscored
+    # nominal labels of the judge and of the majority; None for unscored
     judged_n = [_label(score) for score in judge_n]
     majority_n = [_majority(score) for score in people_n]
-    by_annotator = []
-    for name in annotators:
-        given = [scores_of_people[number].get(name) for number in labelled]
-        by_annotator.append([_label(float(np.mean(scores))) if scores else None for scores in given])
     length_n = length_difference([row.first for row in rows], [row.second for row in rows])
     own_n = _own(rows, judge)
     return People(
@@ -342,11 +319,8 @@ def _people(
         annotators=len(annotators),
         agreement=percent_agreement(judged_n, majority_n, prompts_n),
         kappa=cohen_kappa(judged_n, majority_n, prompts_n),
-        alpha=krippendorff_alpha([judged_n, *by_annotator], prompts_n),
-        alpha_of_people=krippendorff_alpha(by_annotator, prompts_n) if len(annotators) > 1 else None,
         longer=excess_preference(judge_n, people_n, _kind(length_n), prompts_n),
         own=excess_preference(judge_n, people_n, _kind(own_n), prompts_n) if judge else None,
-        choices=_choices(rows, people_n, length_n, own_n if judge else None),
     )
 
 
@@ -368,19 +342,3 @@ def _own(rows: Sequence[JudgementRow], judge: str | None) -> FloatArray:
 def _kind(difference_N: FloatArray) -> FloatArray:
     """Return 1 for a positive difference, 0 for a negative one, NaN for 0, as input of `excess_preference`."""
     return np.where(difference_N == 0, np.nan, (difference_N > 0).astype(np.float64))
-
-
-def _choices(
-    rows: Sequence[JudgementRow], people_N: FloatArray, length_N: FloatArray, own_N: FloatArray | None
-) -> ChoiceModel:
-    vote_2N = [row.shown_first for row in rows] + [row.shown_second for row in rows]
-    columns = {
-        "position": np.repeat([1.0, -1.0], len(rows)),
-        "length": np.tile(saturated(length_N), 2),
-        "people": np.tile(2 * people_N - 1, 2),  # scores 0…1 as −1…1, because columns change their sign with the order
-    }
-    if own_N is not None:
-        columns["own"] = np.tile(own_N, 2)
-    # a column of zeros would make the regression singular
-    varying = {name: column for name, column in columns.items() if column.any()}
-    return choice_model(vote_2N, varying, [row.prompt for row in rows] * 2)

@@ -131,13 +131,7 @@ def _connection_lines(ranking: Ranking) -> list[str]:
         return []
     lines = [f"{problem}." for problem in connection.problems]
     pairs = "; ".join(f"{one} against {other}" for one, other in connection.judge_next)
-    meanwhile = (
-        "Without more judgements, prior=4 rates all players that have a scored comparison, with strengths that depend "
-        "on that prior."
-    )
-    if ranking.prior_sd is not None:
-        meanwhile = "Until then, the distances of those that are rated depend on the prior."
-    lines.append(f"Judge next, on more prompts: {pairs}. One win or tie in the other direction suffices. {meanwhile}")
+    lines.append(f"Judge next, on more prompts: {pairs}. One win or tie in the other direction suffices.")
     return lines
 
 
@@ -196,26 +190,11 @@ def _people_lines(people: People, board: Board) -> list[str]:
     annotators = f"{people.annotators} annotator{'s' if people.annotators != 1 else ''}"
     lines = [
         f"{people.comparisons} of {board.comparisons} comparisons are labelled by {annotators}. The judge agrees with "
-        f"the majority in {compact(people.agreement)}; Cohen's κ {_coefficient(people.kappa)}, Krippendorff's α "
-        f"{_coefficient(people.alpha)}."
+        f"the majority in {compact(people.agreement)}; Cohen's κ is {_coefficient(people.kappa)}.",
+        f"The judge prefers the longer response {_points(people.longer)} more often than people do.",
     ]
-    # the agreement among people bounds what a judge can reach
-    among_people = people.alpha_of_people
-    if among_people is not None and not among_people.n:
-        lines.append("No comparison has labels of two annotators, so the agreement among people is unknown.")
-    elif among_people is not None:
-        bound = "" if math.isnan(among_people.mean) else "; a judge can hardly exceed it"
-        lines.append(f"Among people only, α is {_coefficient(among_people)}{bound}.")
-    lines.append(f"The judge prefers the longer response {_points(people.longer)} more often than people do.")
     if people.own is not None:
         lines.append(f"It prefers responses of its own model {_points(people.own)} more often than people do.")
-    if people.choices.problem:
-        lines.append(f"The joint model of its votes has no finite estimate: {people.choices.problem}.")
-    else:
-        names = {"position": "shown first", "length": "much longer", "people": "preferred by people", "own": "its own"}
-        coefficients = people.choices.coefficients.items()
-        effects = [f"{names[name]} {compact(value)}" for name, value in coefficients]
-        lines.append(f"Joint model of its votes, in logits: {', '.join(effects)}.")
     return lines + _gap_lines(board)
 
 
@@ -255,9 +234,6 @@ def _notes(board: Board) -> list[str]:
             f"{board.ranking.degenerate} of {board.ranking.draws} bootstrap draws have no finite estimate: some player "
             "almost always wins or loses. The bounds of such strengths are rough; more prompts help."
         )
-    # a prior affects every number, so it is always mentioned
-    if board.ranking.prior_sd is not None:
-        notes.append(f"A prior with standard deviation {board.ranking.prior_sd:g} pulls the strengths together.")
     if board.with_itself:
         notes.append(f"{board.with_itself} comparisons of a player with itself count for the position bias only.")
     if board.repeated:
@@ -288,9 +264,6 @@ def _method(ranking: Ranking) -> str:
 def board_json(board: Board) -> dict[str, Any]:
     """Return the statistics as JSON values: estimates as {mean, low, high, n, clusters, level, unscored}."""
     counts = ("baseline", "comparisons", "prompts", "unscored", "with_itself", "repeated", "unfinished")
-    people = board.people
-    if people is not None:
-        choices = {"choices": _json(people.choices.coefficients), "choices_problem": people.choices.problem or None}
     return {
         **{name: _json(getattr(board, name)) for name in counts},
         "players": [_player_json(board, player) for player in board.players],
@@ -298,7 +271,7 @@ def board_json(board: Board) -> dict[str, Any]:
         "at_equal_style": _ranking_json(board.styled) if board.styled else None,
         "style_problem": board.style_problem or None,
         "position": _json(board.position),
-        "people": {**_json(people), **choices} if people else None,
+        "people": _json(board.people),
     }
 
 
@@ -338,7 +311,6 @@ def _ranking_json(ranking: Ranking) -> dict[str, Any]:
         "comparisons": ranking.n,
         "draws": ranking.draws,
         "degenerate_draws": ranking.degenerate,
-        "prior_sd": ranking.prior_sd,
     }
 
 
@@ -370,7 +342,6 @@ def leaderboard(
     truth: Path | str | None = None,
     baseline: str | None = None,
     judge: str | None = None,
-    prior_sd: float | None = None,
 ) -> Written:
     """Read judgements, rank the authors of the responses, and write leaderboard.json and leaderboard.html.
 
@@ -378,13 +349,13 @@ def leaderboard(
         sources: files of judgements, directories with a judgements.jsonl, or runs that `judge` has compared.
         to: output directory; None is a directory below `outputs`/leaderboards named after these files.
         truth: a file of people's labels of some of these comparisons.
-        baseline, judge, prior_sd: see `build_board`.
+        baseline, judge: see `build_board`.
 
     Raises DataError if a file is missing or a row is invalid.
     """
     files = find_files(sources, Path(outputs))
     labels = read_labels(Path(truth).expanduser()) if truth else []
-    board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge, prior_sd=prior_sd)
+    board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge)
     view = board_view(board)
     directory = Path(to) if to else _default_dir(files, Path(outputs))
     numbers = directory / "leaderboard.json"

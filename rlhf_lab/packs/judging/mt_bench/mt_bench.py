@@ -18,8 +18,7 @@ from typing import Any, TypeGuard
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import BadRows, describe, is_text_list
+from rlhf_lab.data.rows import describe, is_text_list
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.packs.judging.judges.context import judge_of, label_cost
@@ -67,30 +66,19 @@ class TwoTurnQuestion:
         return f"First question: {self.references[0]}\n\nSecond question: {self.references[1]}"
 
 
-def questions_of(corpus: Corpus, limit: int, references: str = "") -> list[TwoTurnQuestion]:
+def questions_of(corpus: Corpus, limit: int) -> list[TwoTurnQuestion]:
     """Return at most `limit` questions of a corpus.
 
     Data with a column `turns` are read as MT-Bench: all rows of both splits, because nothing is trained. In an embedded
     world, question k consists of two successive single-turn prompts of the test split.
 
-    Args:
-        references: file of reference answers; see `read_references`.
-
-    Raises DataError if the rows are no questions of two turns, or the references are invalid or of other questions.
+    Raises DataError if the rows are no questions of two turns.
     """
     prompts = list(dict.fromkeys([*corpus.prompts("train"), *corpus.prompts("test")]))
     rows = [corpus.metadata.get(prompt, {}) for prompt in prompts]
     if corpus.oracle is not None and not any("turns" in row for row in rows):
-        if references:
-            raise DataError(
-                f"algorithm.references={references}: prompts of the world data={corpus.name} have no question_id; use "
-                "data=mt_bench data.path=FILE"
-            )
         return _world_questions(corpus)[:limit]
-    questions = [_read_question(row, corpus.name) for row in rows]
-    if references:
-        questions = _with_references(questions, read_references(references), references)
-    return balanced(questions, limit)
+    return balanced([_read_question(row, corpus.name) for row in rows], limit)
 
 
 def _read_question(row: Mapping[str, Any], name: str) -> TwoTurnQuestion:
@@ -129,38 +117,6 @@ def _world_questions(corpus: Corpus) -> list[TwoTurnQuestion]:
     return [TwoTurnQuestion(str(index), WORLD, pair) for index, pair in enumerate(pairs)]
 
 
-def read_references(path: str) -> dict[str, tuple[str, str]]:
-    """Read reference answers in FastChat's format: `question_id`, and the two texts in `choices[0].turns`.
-
-    Raises DataError with file, row and column if a row is invalid.
-    """
-    bad = BadRows(path)
-    found = {}
-    for row in read_rows(path, bad):
-        choices = row.values.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else None
-        turns = first.get("turns") if isinstance(first, Mapping) else None
-        identifier = row.values.get("question_id")
-        if identifier is None or not _is_two_texts(turns):
-            raise DataError(
-                f"{row.file}, row {row.number}: question_id is {describe(identifier)} and choices is "
-                f'{describe(choices)}; expected {{"question_id": 101, "choices": [{{"turns": ["…", "…"]}}]}}'
-            )
-        found[str(identifier)] = (turns[0], turns[1])
-    bad.finish()
-    return found
-
-
-def _with_references(
-    questions: Sequence[TwoTurnQuestion], references: Mapping[str, tuple[str, str]], path: str
-) -> list[TwoTurnQuestion]:
-    if not any(question.identifier in references for question in questions):
-        raise DataError(f"algorithm.references={path}: no question_id of it is in the data; use the file of these data")
-    return [
-        replace(question, references=references.get(question.identifier, question.references)) for question in questions
-    ]
-
-
 def balanced(questions: Sequence[TwoTurnQuestion], limit: int) -> list[TwoTurnQuestion]:
     """Return at most `limit` questions in their order, with equally many of each category as far as possible."""
     earlier: Counter[str] = Counter()  # number of earlier questions of a category
@@ -193,7 +149,7 @@ class MTBenchEvaluation:
         self.settings = settings
         self.run = run
         self.rubric = load_rubric(RUBRIC)
-        self.questions = questions_of(run.corpus, run.config.evaluation.prompts, settings.references)
+        self.questions = questions_of(run.corpus, run.config.evaluation.prompts)
         self.judge = judge_of(run)
         self.log = PolicyLog(run)
         counted = sum(any(question.reference(turn) for turn in range(TURNS)) for question in self.questions)

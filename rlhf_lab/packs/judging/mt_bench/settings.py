@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Ge
-from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
+from rlhf_lab.evaluations.settings import EvaluationSettings
 from rlhf_lab.training.stage_spec import ClusterUnit, ModelCopies, Resources
 
 if TYPE_CHECKING:
@@ -22,12 +22,10 @@ class MTBench(EvaluationSettings):
 
     The policy answers the first turn, then the second with its first response in the conversation. Further policies in
     `needs` get the same questions. At most `evaluation.prompts` questions are used, with equally many of each category
-    as far as possible, and `evaluation.samples_per_prompt` conversations per question.
+    as far as possible, and `evaluation.samples_per_prompt` conversations per question. As in FastChat, only questions
+    of the categories math, reasoning and coding are graded with a reference answer, from the column `reference`.
 
     Args:
-        references: file of reference answers in FastChat's format (`reference_answer/gpt-4.jsonl`); they replace those
-            of the column `reference` of the data. Only questions of the categories math, reasoning and coding are
-            graded with a reference answer, as in FastChat.
         max_tokens: maximum number of tokens of an answer of the judge.
     """
 
@@ -40,13 +38,7 @@ class MTBench(EvaluationSettings):
     evidence = replace(
         EvaluationSettings.evidence, clusters=ClusterUnit("question", "question", "prompt_id"), answer="mt_bench"
     )
-    references: str = ""
     max_tokens: Annotated[int, Ge(1)] = 512
-
-    def contents(self) -> dict[str, str]:
-        if self.references:
-            return {"references": content_digest(self.references, "references")}
-        return {}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         """Return the models in memory at the same time: one policy, as policies are evaluated one by one."""

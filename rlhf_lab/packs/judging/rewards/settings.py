@@ -9,9 +9,6 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.ranges import Ge
 from rlhf_lab.rewards.term import TermSettings
 
-JUDGE_GROUP = "reward=judge judge=openai_compatible judge.base_url=http://HOST/v1 judge.model=NAME"
-"""Example of the options for a judge behind a service, for errors."""
-
 
 @register("reward", "judge")
 @dataclass(frozen=True)
@@ -21,9 +18,6 @@ class Judge(TermSettings):
     With `mode=grade` the reward is the mean over the criteria of (grade − low)/(high − low). With `mode=compare` it is
     1 for a response that wins against the reference in both orders, 0 for one that loses, ½ for a tie. If the judge's
     answer is a refusal, truncated or unreadable, the response is unscored, and counted by reason.
-
-    Class attributes:
-        moved: settings of earlier versions → their replacement.
 
     Args:
         mode: `grade` requests grades of the single response; `compare` requests the better one of two, in both orders.
@@ -36,17 +30,6 @@ class Judge(TermSettings):
     """
 
     asks_judge: ClassVar[bool] = True
-    # these settings were part of the reward before judges became a config group
-    moved: ClassVar[dict[str, str]] = {
-        "backend": f"the group judge selects the backend: {JUDGE_GROUP}",
-        "url": f"it is now judge.base_url, without /chat/completions: {JUDGE_GROUP}",
-        "model": f"it is now judge.model: {JUDGE_GROUP}",
-        "api_key_env": f"it is now judge.api_key_env: {JUDGE_GROUP}",
-        "parallel": "it is now judge.parallel",
-        "retries": "it is now judge.retries",
-        "request_timeout_s": "it is now judge.request_timeout_s",
-        "version": "it is now judge.version",
-    }
     mode: Literal["grade", "compare"] = "grade"
     rubric: str = ""
     reference: str = ""

@@ -16,7 +16,6 @@ from typing import Any
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import SafetyPrompt
-from rlhf_lab.data.transcript import as_prompt
 from rlhf_lab.packs.judging.judges.context import judge_of
 from rlhf_lab.packs.judging.judges.requests import CompletionRequest
 from rlhf_lab.packs.judging.safety.asking import NamedPolicy, Rows
@@ -55,36 +54,16 @@ def attacker_of(settings: Safety, run: Run) -> Reword | None:
     """Return the function that rewords disguises; None if the templates are used alone."""
     if not settings.attempts or settings.attacker == "templates":
         return None
-    if settings.attacker == "judge":
-        judge = judge_of(run)
+    judge = judge_of(run)
 
-        def by_judge(requests: Sequence[str], draw: int) -> list[str]:
-            messages = [Message(role="user", content=REWORD.format(text=text)) for text in requests]
-            requested = [CompletionRequest((message,), max_tokens=256, draw=draw) for message in messages]
-            responses = judge.complete_many(requested, title="attacker")
-            # a refusal, or a text that was cut off, is no disguise
-            return [response.text if response.stop == "end" else "" for response in responses]
+    def by_judge(requests: Sequence[str], draw: int) -> list[str]:
+        messages = [Message(role="user", content=REWORD.format(text=text)) for text in requests]
+        requested = [CompletionRequest((message,), max_tokens=256, draw=draw) for message in messages]
+        responses = judge.complete_many(requested, title="attacker")
+        # a refusal, or a text that was cut off, is no disguise
+        return [response.text if response.stop == "end" else "" for response in responses]
 
-        return by_judge
-    policy = NamedPolicy("attacker", run.needs["attacker"], run)
-
-    def by_policy(requests: Sequence[str], draw: int) -> list[str]:
-        prompts = [as_prompt(REWORD.format(text=text)) for text in requests]
-        requested = [index for index, prompt in enumerate(prompts) if policy.fits(prompt)]
-        if len(requested) < len(prompts):
-            run.note(
-                f"attacker: {len(prompts) - len(requested)} of {len(prompts)} requests to reword are longer than the "
-                f"{policy.prompt_capacity} tokens available for a prompt; their templates are used unchanged"
-            )
-        reworded = [""] * len(prompts)
-        if requested:
-            fitting = [prompts[index] for index in requested]
-            responses = policy.ask(f"reword/{draw}", fitting, 1, max_tokens=policy.prompt_capacity)
-            for index, (episode,) in zip(requested, responses, strict=True):
-                reworded[index] = episode.response
-        return reworded
-
-    return by_policy
+    return by_judge
 
 
 def red_team(

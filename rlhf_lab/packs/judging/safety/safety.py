@@ -70,7 +70,7 @@ class SafetyEvaluation:
         )
 
     def finish(self) -> Result:
-        names = {role: policy_name(self.run, role) for role in self.run.needs if role != "attacker"}
+        names = {role: policy_name(self.run, role) for role in self.run.needs}
         # the reference comes first, because the others are compared with it
         for role in ["reference", *(role for role in names if role != "reference")]:
             if not self.log.find(names[role]):  # an earlier attempt may have evaluated it

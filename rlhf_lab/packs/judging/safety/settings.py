@@ -42,18 +42,14 @@ class Safety(EvaluationSettings):
             prompts are left out with a note.
         attempts: maximum number of disguises per unsafe prompt, until one succeeds; 0 is no red-teaming. Disguises may
             use all positions of the policy that a response does not need; longer ones are skipped with a note.
-        attacker: author of the disguises: `templates` uses `packs/judging/safety/attacks.py` alone; with `policy`,
-            `needs.attacker` rewords each; with `judge`, the model in `judge` does.
+        attacker: author of the disguises: `templates` uses `packs/judging/safety/attacks.py` alone; with `judge`, the
+            model in `judge` rewords each.
         regressions: regressions.jsonl of an earlier run, with prompts that succeeded once and are sent again.
     """
 
     requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     inputs = replace(
-        EvaluationSettings.inputs,
-        any_policies=True,
-        sections=("model", "rollout", "evaluation"),
-        needs=("reference",),
-        optional=("attacker",),
+        EvaluationSettings.inputs, any_policies=True, sections=("model", "rollout", "evaluation"), needs=("reference",)
     )
     reward_use = replace(EvaluationSettings.reward_use, measures_gold=False)
     evidence = replace(EvaluationSettings.evidence, answer="safety")
@@ -71,7 +67,7 @@ class Safety(EvaluationSettings):
     many_shot: Annotated[tuple[Annotated[int, Ge(0)], ...], Distinct()] = ()
     shot_tokens: Annotated[int, Ge(0)] = 0
     attempts: Annotated[int, Ge(0, hint="0 is no red-teaming")] = 0
-    attacker: Literal["templates", "policy", "judge"] = "templates"
+    attacker: Literal["templates", "judge"] = "templates"
     regressions: str = ""
 
     @property
@@ -83,9 +79,8 @@ class Safety(EvaluationSettings):
         return {name: content_digest(path, name) for name, path in files.items() if path}
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
-        """Return the models that are in memory at the same time: one policy, and the attacker if it is a model."""
-        is_attacked = self.attempts > 0 and self.attacker == "policy"
-        return [ModelCopies("policy"), *([ModelCopies("attacker", role="attacker")] if is_attacked else [])]
+        """Return the models that are in memory at the same time: one policy, as policies are evaluated one by one."""
+        return [ModelCopies("policy")]
 
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         each_label = [(2 * evaluation.prompts, evaluation.samples_per_prompt)]  # safe and unsafe prompts
@@ -95,11 +90,6 @@ class Safety(EvaluationSettings):
 
     def contradictions(self, config: Config) -> list[str]:
         problems = []
-        wants_policy = self.attempts > 0 and self.attacker == "policy"
-        if wants_policy and not config.needs.get("attacker"):
-            problems.append("needs.attacker is not set; algorithm.attacker=policy needs a model that rewords prompts")
-        if not wants_policy and config.needs.get("attacker"):
-            problems.append("needs.attacker is used only by algorithm.attacker=policy with algorithm.attempts above 0")
         # the simulated judge answers from the truth, and cannot reword a text
         if self.asks_judge and config.judge.reads_truth and self.attacker == "judge" and self.attempts:
             problems.append("algorithm.attacker=judge needs a judge that writes text; judge=simulated reads the truth")

@@ -1,9 +1,9 @@
-"""Agreement of raters on labels without an order: percent agreement, Cohen's κ, Krippendorff's α.
+"""Agreement of two raters on labels without an order: percent agreement and Cohen's κ.
 
-All but percent agreement are 1 − observed/expected disagreement and functions of sums over items, so a bootstrap over
-clusters of items (prompts) gives their intervals. If raters never disagree, the bootstrap has no spread. The lower
-bound then assumes the maximum disagreement that Wilson's interval allows for 0 of G clusters. If nearly every label is
-the same, a coefficient is undefined in some bootstrap draws, which are left out.
+κ is 1 − observed/expected disagreement and a function of sums over items, so a bootstrap over clusters of items
+(prompts) gives its interval. If raters never disagree, the bootstrap has no spread. The lower bound then assumes the
+maximum disagreement that Wilson's interval allows for 0 of G clusters. If nearly every label is the same, κ is
+undefined in some bootstrap draws, which are left out.
 
 Simulated coverage of two raters with two equally frequent labels is 0.92 or more for 10 to 100 items and for raters who
 are right in 80 to 97 % of cases.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,8 +26,6 @@ from rlhf_lab.statistics.resampling import bootstrap_estimate, resample_weights
 
 Label = Hashable | None
 """A rater's label of an item; None or NaN if there is none."""
-Disagreement = tuple[FloatArray, FloatArray]
-"""Observed disagreement, and disagreement expected by chance."""
 
 
 def percent_agreement(first_N: Sequence[Label], second_N: Sequence[Label], clusters_N: ArrayLike) -> Estimate:
@@ -62,10 +60,10 @@ def cohen_kappa(first_N: Sequence[Label], second_N: Sequence[Label], clusters_N:
     confusion_GCC = np.zeros((len(kept_clusters), len(index), len(index)))
     for cluster, (first, second) in zip(cluster_n, pairs_n, strict=True):
         confusion_GCC[cluster, index[first], index[second]] += 1
-    return _coefficient(confusion_GCC, _disagreement, n=len(pairs_n), unscored=len(pairs_N) - len(pairs_n))
+    return _coefficient(confusion_GCC, n=len(pairs_n), unscored=len(pairs_N) - len(pairs_n))
 
 
-def _disagreement(confusion: FloatArray) -> Disagreement:
+def _disagreement(confusion: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the observed disagreement and the one expected from each rater's own labels."""
     first = confusion.sum(axis=-1)
     second = confusion.sum(axis=-2)
@@ -80,15 +78,13 @@ def _off_diagonal(counts: FloatArray) -> FloatArray:
         return (differ_CC * counts).sum(axis=(-2, -1)) / counts.sum(axis=(-2, -1))
 
 
-def _coefficient(
-    counts_GCC: FloatArray, disagreement: Callable[[FloatArray], Disagreement], *, n: int, unscored: int
-) -> Estimate:
+def _coefficient(confusion_GCC: FloatArray, *, n: int, unscored: int) -> Estimate:
     """Return 1 − observed/expected disagreement with a bootstrap over clusters; NaN if the expected one is 0.
 
     Args:
-        counts_GCC: counts of label pairs in each cluster.
+        confusion_GCC: confusion matrix of each cluster.
     """
-    clusters = len(counts_GCC)
+    clusters = len(confusion_GCC)
 
     def coefficient(observed: FloatArray, expected: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -96,10 +92,10 @@ def _coefficient(
 
     if not n:
         return Estimate(math.nan, -math.inf, math.inf, 0, 0, unscored=unscored)
-    observed, expected = disagreement(counts_GCC.sum(axis=0))
+    observed, expected = _disagreement(confusion_GCC.sum(axis=0))
     # (D, G) weights times (G, C, C) counts: one resampled confusion matrix per draw
-    draws_DCC = np.tensordot(resample_weights(clusters), counts_GCC, axes=1)
-    draws_D = coefficient(*disagreement(draws_DCC))
+    draws_DCC = np.tensordot(resample_weights(clusters), confusion_GCC, axes=1)
+    draws_D = coefficient(*_disagreement(draws_DCC))
     value = float(coefficient(observed, expected))
     estimate = bootstrap_estimate(value, draws_D, n=n, clusters=clusters, unscored=unscored)
     # no observed disagreement means no spread over draws, see the module's docstring
@@ -107,46 +103,6 @@ def _coefficient(
         possible = wilson(0, clusters).high
         return dataclasses.replace(estimate, low=max(-1.0, 1 - possible / float(expected)))
     return estimate
-
-
-def krippendorff_alpha(ratings_RN: Sequence[Sequence[Label]], clusters_N: ArrayLike) -> Estimate:
-    """Return Krippendorff's α of any number of raters, each of whom may have rated some items only (Krippendorff 2011).
-
-        α = 1 − (n − 1)·Σ_{c≠k} o_ck / Σ_{c≠k} n_c n_k
-
-    o are coincidences: an item with m labels adds 1/(m − 1) for every ordered pair of them; n_c are its row sums. An
-    item with fewer than two labels has no pair and is counted as unscored. α is NaN if only one label occurs.
-
-    Args:
-        ratings_RN: a row of N labels per rater; None or NaN = not rated.
-        clusters_N: (N,) cluster of each item.
-    """
-    cluster_N = cluster_labels(clusters_N)
-    if any(len(row) != len(cluster_N) for row in ratings_RN):
-        raise NumericError("pass one label per item for every rater (None if not rated) and one cluster per item")
-    labels_N = [[label for label in item if not _missing(label)] for item in zip(*ratings_RN, strict=True)]
-    index = _label_indices(labels_N)
-    paired_N = np.array([len(labels) > 1 for labels in labels_N], dtype=bool)
-    kept_clusters, cluster_n = np.unique(cluster_N[paired_N], return_inverse=True)
-    coincidence_GCC = np.zeros((len(kept_clusters), len(index), len(index)))
-    paired_labels = [labels for labels in labels_N if len(labels) > 1]
-    for cluster, labels in zip(cluster_n, paired_labels, strict=True):
-        counts_C = np.bincount([index[label] for label in labels], minlength=len(index)).astype(float)
-        # ordered pairs of different raters: the diagonal loses the pairs of a label with itself
-        pairs_CC = np.outer(counts_C, counts_C) - np.diag(counts_C)
-        coincidence_GCC[cluster] += pairs_CC / (len(labels) - 1)
-    n = int(paired_N.sum())
-    return _coefficient(coincidence_GCC, _pair_disagreement, n=n, unscored=len(labels_N) - n)
-
-
-def _pair_disagreement(coincidence: FloatArray) -> Disagreement:
-    """Return the fraction of pairs with different labels within items, and among pairs of any two of the n labels."""
-    differ_CC = 1.0 - np.eye(coincidence.shape[-1])
-    count_C = coincidence.sum(axis=-1)
-    n = count_C.sum(axis=-1)
-    pairs = (count_C[..., :, None] * count_C[..., None, :] * differ_CC).sum(axis=(-2, -1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (coincidence * differ_CC).sum(axis=(-2, -1)) / n, pairs / (n * (n - 1))
 
 
 def _missing(label: Label) -> bool:

@@ -7,7 +7,6 @@ labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,6 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.packs.judging.statistics.win_rates import win_rate
 from rlhf_lab.statistics.estimates import Estimate, cluster_labels, floats
 from rlhf_lab.statistics.inference import clustered_mean
-from rlhf_lab.statistics.logistic import LogisticFit, clustered_logistic
 
 
 @dataclass(frozen=True)
@@ -88,46 +86,6 @@ def excess_preference(judge_N: ArrayLike, truth_N: ArrayLike, favoured_N: ArrayL
     excess_n = sign_n * (judge_N - truth_N)[kept_N]
     prompts_n = cluster_labels(prompts_N)[kept_N]
     return clustered_mean(excess_n, prompts_n).within(-1.0, 1.0)
-
-
-@dataclass(frozen=True)
-class ChoiceModel:
-    """Joint logistic model of a judge's votes.
-
-    Attributes:
-        coefficients: name of a column → logits per unit of it, for A.
-        problem: reason why there is no finite estimate; "" if there is one.
-    """
-
-    coefficients: dict[str, Estimate]
-    problem: str = ""
-
-
-def choice_model(vote_N: ArrayLike, columns: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> ChoiceModel:
-    """Fit a logistic regression of single votes for A on the differences between A and B.
-
-        P(the vote is for A) = σ(Σ_c b_c·x_c)
-
-    Every column changes its sign when A and B are exchanged, so there is no intercept. Usual columns: position, +1
-    if A is shown first and −1 if second; the length difference, as it is or through `win_rates.saturated`; own,
-    +1 if only A is by the judge's model and −1 if only B is; truth, the difference in quality.
-
-    If the true quality is in logits, the other coefficients are the judge's biases. A label (±1, 0 for a tie) measures
-    quality only in part: quality that correlates with length but is not in the label then counts as length bias. The
-    interval is cluster-robust by prompt.
-
-    Args:
-        vote_N: (N,) 1 for A, ½ for a tie, 0 for B, NaN = unscored; two rows for a comparison in both orders.
-        columns: name → (N,) differences.
-        prompts_N: (N,) prompt of each vote.
-    """
-    arrays = {name: floats(values) for name, values in columns.items()}
-    vote_N = floats(vote_N)
-    _same_length(vote_N, *arrays.values())
-    design_NM = np.stack(list(arrays.values()), axis=1)
-    fit: LogisticFit = clustered_logistic(design_NM, vote_N, prompts_N)
-    coefficients = {name: fit.estimate(column) for column, name in enumerate(arrays)}
-    return ChoiceModel(coefficients, fit.problem)
 
 
 def _same_length(*arrays: FloatArray) -> None:

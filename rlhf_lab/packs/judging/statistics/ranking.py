@@ -237,7 +237,6 @@ class Ranking:
         prompts, n: number of prompts and comparisons among the rated players.
         draws, degenerate: number of bootstrap draws, and of those without a finite estimate, which are fitted with a
             Gaussian prior of DEGENERATE_SD.
-        prior_sd: standard deviation in logits of the Gaussian prior on strengths; None for no prior.
     """
 
     order: tuple[str, ...]
@@ -251,52 +250,37 @@ class Ranking:
     n: int
     draws: int
     degenerate: int
-    prior_sd: float | None = None
 
 
-def bradley_terry(league: Comparisons, *, prior_sd: float | None = None) -> tuple[FloatArray, FloatArray]:
+def bradley_terry(league: Comparisons) -> tuple[FloatArray, FloatArray]:
     """Return maximum-likelihood strengths (K,) with mean 0, and coefficients of style (F,).
 
-    Args:
-        prior_sd: standard deviation in logits of a Gaussian prior with mean 0 on every strength. It makes all estimates
-            finite and pulls them together: with sd 4 a player that wins 30 of 30 is 5.2 above. None (the default) is
-            maximum likelihood.
-
     Raises:
-        NumericError: no finite estimate exists; the message gives the reason. A prior makes strengths finite, but not
-            the coefficients of style.
+        NumericError: no finite estimate exists; the message gives the reason.
     """
     connected = connection(league)
-    if prior_sd is None and not connected.connected:
+    if not connected.connected:
         raise NumericError(f"strengths have no finite estimate: {'; '.join(connected.problems)}")
     design_NM = _design(league)
     if league.style_names:
-        _check_style(league, prior_sd)
+        _check_style(league, design_NM)
     players = len(league.names)
-    coefficients_DM, _ = fit_weighted(
-        design_NM,
-        league.score_N,
-        np.ones((1, len(league.score_N))),
-        precision_M=_prior_precision(league, prior_sd),
-        flat_MM=_shift_of_strengths(league),
-    )
+    weight_1N = np.ones((1, len(league.score_N)))
+    coefficients_DM, _ = fit_weighted(design_NM, league.score_N, weight_1N, flat_MM=_shift_of_strengths(league))
     return coefficients_DM[0, :players], coefficients_DM[0, players:]
 
 
-def _check_style(league: Comparisons, prior_sd: float | None) -> None:
+def _check_style(league: Comparisons, design_NM: FloatArray) -> None:
     columns = zip(league.style_names, league.style_NF.T, strict=True)
     constant = [name for name, column in columns if not column.any()]
     if constant:
         raise NumericError(f"the style difference {', '.join(constant)} is 0 in every comparison; leave it out")
-    # Strengths have K − 1 free parameters, because their mean is 0. With a prior they cannot grow without bound.
-    design_NM = _design(league) if prior_sd is None else league.style_NF
-    full_rank = len(league.style_names) + (len(league.names) - 1 if prior_sd is None else 0)
-    if np.linalg.matrix_rank(design_NM) < full_rank:
+    # strengths have K − 1 free parameters, because their mean is 0
+    if np.linalg.matrix_rank(design_NM) < len(league.names) - 1 + len(league.style_names):
         raise NumericError("a style difference is a linear function of the players or of the others; leave one out")
     # Ford's condition considers players only; together with style they may still explain every outcome
     if is_separated(design_NM, league.score_N):
-        explaining = "players and style together explain" if prior_sd is None else "style alone explains"
-        raise NumericError(f"{explaining} every outcome; judge more prompts")
+        raise NumericError("players and style together explain every outcome; judge more prompts")
 
 
 def _design(league: Comparisons) -> FloatArray:
@@ -318,13 +302,7 @@ def _shift_of_strengths(league: Comparisons) -> FloatArray:
     return flat_MM
 
 
-def _prior_precision(league: Comparisons, prior_sd: float | None, style_sd: float | None = None) -> FloatArray:
-    of_players = 0.0 if prior_sd is None else prior_sd**-2
-    of_style = 0.0 if style_sd is None else style_sd**-2
-    return np.repeat([of_players, of_style], [len(league.names), len(league.style_names)])
-
-
-def rank(league: Comparisons, *, prior_sd: float | None = None, draws: int = DRAWS, seed: int = 0) -> Ranking:
+def rank(league: Comparisons, *, draws: int = DRAWS, seed: int = 0) -> Ranking:
     """Return strengths, win probabilities and ranks with intervals from a bootstrap over prompts.
 
     Intervals are expanded percentile intervals (`resampling.expanded_tail`). The interval of a rank follows from the
@@ -332,21 +310,17 @@ def rank(league: Comparisons, *, prior_sd: float | None = None, draws: int = DRA
     than the number of players above it by more than c standard errors. c is the quantile of the maximum of
     |difference* − difference| / se over the others. The worst rank is defined likewise.
 
-    Without a prior, only the largest group that can be rated together is rated (`LeagueConnectivity`). With a prior,
-    all players with a scored comparison are rated.
+    Only the largest group that can be rated together is rated (`LeagueConnectivity`).
     """
     connected = connection(league)
     rated = league
-    if prior_sd is not None:
-        scored = np.union1d(league.first_N, league.second_N)
-        rated = league.restrict_to(scored.tolist())
-    elif not connected.connected:
+    if not connected.connected:
         rated = league.restrict_to([league.names.index(name) for name in connected.groups[0]])
     if len(rated.names) < 2:
-        return Ranking((), {}, {}, {}, {}, (), connected, 0, 0, 0, 0, prior_sd)
-    strength_K, style_F = bradley_terry(rated, prior_sd=prior_sd)
-    selected = draw_strengths(rated, draws, prior_sd=prior_sd, seed=seed)
-    return _summarise(rated, strength_K, style_F, selected, connected, prior_sd)
+        return Ranking((), {}, {}, {}, {}, (), connected, 0, 0, 0, 0)
+    strength_K, style_F = bradley_terry(rated)
+    selected = draw_strengths(rated, draws, seed=seed)
+    return _summarise(rated, strength_K, style_F, selected, connected)
 
 
 @dataclass(frozen=True)
@@ -358,7 +332,7 @@ class StrengthDraws:
     degenerate_D: BoolArray
 
 
-def draw_strengths(league: Comparisons, draws: int, *, prior_sd: float | None = None, seed: int = 0) -> StrengthDraws:
+def draw_strengths(league: Comparisons, draws: int, *, seed: int = 0) -> StrengthDraws:
     """Fit bootstrap draws of prompts, each with all its comparisons."""
     # equal rows are merged and weighted by their count, which makes the fits much smaller
     design_NM = _design(league)
@@ -369,14 +343,10 @@ def draw_strengths(league: Comparisons, draws: int, *, prior_sd: float | None = 
     design_RM = rows_RM[:, :-1]
     score_R = rows_RM[:, -1]
     flat_MM = _shift_of_strengths(league)
-    coefficients_DM, converged_D = fit_weighted(
-        design_RM, score_R, weight_DR, precision_M=_prior_precision(league, prior_sd), flat_MM=flat_MM
-    )
-    degenerate_D = ~converged_D
-    if prior_sd is None:
-        degenerate_D |= ~_draws_connected(design_RM[:, : len(league.names)], score_R, weight_DR)
+    coefficients_DM, converged_D = fit_weighted(design_RM, score_R, weight_DR, flat_MM=flat_MM)
+    degenerate_D = ~converged_D | ~_draws_connected(design_RM[:, : len(league.names)], score_R, weight_DR)
     if degenerate_D.any():
-        precision_M = _prior_precision(league, prior_sd or DEGENERATE_SD, DEGENERATE_SD)
+        precision_M = np.full(design_RM.shape[1], DEGENERATE_SD**-2)
         coefficients_DM[degenerate_D], _ = fit_weighted(
             design_RM, score_R, weight_DR[degenerate_D], precision_M=precision_M, flat_MM=flat_MM
         )
@@ -411,7 +381,6 @@ def _summarise(
     style_F: FloatArray,
     drawn: StrengthDraws,
     connected: LeagueConnectivity,
-    prior_sd: float | None,
 ) -> Ranking:
     counts = {"clusters": league.prompts, "n": len(league.score_N), "unscored": league.unscored}
     # draws of ties do not vary, but do not prove that the next outcome is a tie: then there is no interval
@@ -444,7 +413,6 @@ def _summarise(
         n=len(league.score_N),
         draws=len(drawn.strength_DK),
         degenerate=int(drawn.degenerate_D.sum()),
-        prior_sd=prior_sd,
     )
 
 

@@ -235,7 +235,7 @@ class CodecRounds:
             evaluator.evaluate(name_of(len(rounds)) if rounds else REFERENCE_NAME)
             for metrics in rounds:
                 self._log(metrics)
-            while not self._is_finished(rounds, evaluator):
+            while len(rounds) < settings.rounds:
                 metrics = self._round(worker, judge, spoken, len(rounds))
                 rounds.append(metrics)
                 progress.save(worker, metrics, is_last=False)
@@ -272,18 +272,6 @@ class CodecRounds:
         if not metrics.pairs:
             run.note(f"round {metrics.round} trained nothing: {why_no_pairs(metrics, dpo_settings)}")
         return metrics
-
-    def _is_finished(self, rounds: Sequence[RoundMetrics], evaluator: ClipEvaluator) -> bool:
-        """Return True after the last round, or after a round whose KL from the starting policy is above `max_kl`."""
-        if not rounds:
-            return False
-        name, limit = name_of(len(rounds)), self.settings.max_kl
-        summary = evaluator.find(name)
-        if limit is not None and summary and summary["metrics"]["kl"]["mean"] > limit:
-            kl = summary["metrics"]["kl"]["mean"]
-            self.run.note(f"stopped after {name}: its KL of {kl:.2f} is above algorithm.max_kl={limit:g}")
-            return True
-        return len(rounds) == self.settings.rounds
 
     def _resume(self, worker: CodecWorker, progress: TrainingProgress) -> None:
         if worker.has_adapter:

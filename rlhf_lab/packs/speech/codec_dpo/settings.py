@@ -40,8 +40,6 @@ class CodecDPO(StageSettings):
         temperature: sampling temperature in training and evaluation.
         max_grad_norm: maximum gradient norm; larger gradients are clipped.
         max_frames: maximum number of frames of a clip.
-        max_kl: training stops after the first round whose policy has a larger KL from the start on held-out prompts, in
-            nats per clip. None never stops. It needs an adapter (`model.lora.rank`), whose base is the start.
     """
 
     requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.SINGLE_TURN)
@@ -66,7 +64,6 @@ class CodecDPO(StageSettings):
     temperature: Annotated[float, Gt(0)] = 1.0
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     max_frames: Annotated[int, Ge(1)] = 860
-    max_kl: Annotated[float, Gt(0)] | None = None
 
     def model_copies(self, *, adapter: bool) -> list[ModelCopies]:
         return []  # the model is in the process of the worker
@@ -81,9 +78,4 @@ class CodecDPO(StageSettings):
             )
         if model.stored("policy") == "nf4":
             problems.append("model.weights=nf4: the workers of algorithm=codec_dpo use float32 or bfloat16")
-        if self.max_kl is not None and not model.lora.rank:
-            problems.append(
-                f"algorithm.max_kl={self.max_kl:g} compares the policy with the base of its adapter; set "
-                "model.lora.rank=8, or algorithm.max_kl=null"
-            )
         return problems

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +16,9 @@ from rich.table import Table
 
 from rlhf_lab.config.schema import read_options
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ConfigError, DataError, Rule
+from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.files import make_dir, write_text
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt
+from rlhf_lab.core.ranges import CheckedSettings, Gt
 from rlhf_lab.packs.speech.sound.audio import FORMATS, RATE, Library, import_librosa, read_audio
 from rlhf_lab.packs.speech.sound.features import FEATURES, NAMES, PitchTracker, extract_many
 from rlhf_lab.packs.speech.sound.librosa_analysis import compare_libraries, comparison_table
@@ -33,15 +33,13 @@ class FeaturesOptions(CheckedSettings):
     to: str = ""
     rate: Annotated[int, Gt(0)] = RATE
     resample: bool = False
-    cache: str = ""
-    max_bad_files: Annotated[int, Ge(0)] = 0
     library: Library = "numpy"
     pitch: PitchTracker = "autocorrelation"
     compare: bool = False
 
     def rules(self) -> tuple[Rule, ...]:
-        message = "compare=true prints a comparison of libraries and writes no features; leave out to and cache"
-        return (*super().rules(), (not (self.compare and (self.to or self.cache)), message))
+        message = "compare=true prints a comparison of libraries and writes no features; leave out to"
+        return (*super().rules(), (not (self.compare and self.to), message))
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -61,43 +59,20 @@ def run(arguments: Sequence[str]) -> None:
         clips = [read_audio(file, options.rate, resample=options.resample, library=options.library) for file in files]
         console.print(comparison_table(compare_libraries(clips), clips))
         return
-    to = Path(options.to) if options.to else None
-    cache = options.cache or (f"{to}.cache.jsonl" if to else None)
-    unreadable: dict[int, str] = {}
     features_N7 = extract_many(
         files,
         rate=options.rate,
         resample=options.resample,
         progress="features",
-        cache=cache,
-        unreadable=unreadable,
         library=options.library,
         pitch=options.pitch,
     )
-    _check_unreadable(unreadable, len(files), options.max_bad_files)
-    files = [file for index, file in enumerate(files) if index not in unreadable]
-    # skipped files appear neither in the summary nor in the table
-    features_N7 = np.delete(features_N7, list(unreadable), axis=0)
     console.print(_summary(features_N7))
-    if to:
+    if options.to:
+        to = Path(options.to)
         make_dir(to.parent)
         write_text(to, _csv(files, features_N7))
         console.print(f"{to}: {len(files)} clips")
-
-
-def _check_unreadable(unreadable: Mapping[int, str], count: int, max_bad_files: int) -> None:
-    """List the skipped files. Raises DataError if more than `max_bad_files` or all `count` files are unreadable."""
-    if not unreadable:
-        return
-    listed = "\n".join(unreadable.values())
-    if len(unreadable) <= max_bad_files and len(unreadable) < count:
-        console.print(f"{len(unreadable)} of {count} files are skipped:\n{listed}")
-        return
-    # max_bad_files is only suggested if some files remain
-    fix = "Repair or remove them"
-    if len(unreadable) < count:
-        fix += f", or skip them with max_bad_files={len(unreadable)}"
-    raise DataError(f"{len(unreadable)} of {count} files cannot be measured:\n{listed}\n{fix}")
 
 
 def _audio_files(source: Path, library: Library) -> list[Path]:

@@ -8,19 +8,14 @@ frames are those of `Spectra.sounding_T`.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
-from contextlib import closing
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
-from rlhf_lab.core.errors import ArtifactError, DataError, LabError
-from rlhf_lab.core.files import append_jsonl, make_dir, read_jsonl
+from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.core.progress import tracked
 from rlhf_lab.packs.speech.sound import librosa_analysis
@@ -30,8 +25,6 @@ from rlhf_lab.packs.speech.sound.spectrum import MEL_FILTERS, Spectra, spectra
 
 PitchTracker = Literal["autocorrelation", "pyin"]
 """Tracker of F0: `autocorrelation` is periodicity.py, `pyin` that of librosa, which has no harmonics-to-noise ratio."""
-VERSION = 2
-"""Version of the features. Increase it if a feature of the same clip changes, so that old cache entries are ignored."""
 
 
 class Feature(NamedTuple):
@@ -98,40 +91,30 @@ def extract_many(
     rate: int = RATE,
     resample: bool = False,
     progress: str = "",
-    cache: Path | str | None = None,
-    unreadable: dict[int, str] | None = None,
     library: Library = "numpy",
     pitch: PitchTracker = "autocorrelation",
 ) -> NDArray[np.float64]:
-    """Return the features of clips, (N, 7). Clips with identical content are measured once.
+    """Return the features of clips, (N, 7).
 
     Args:
         clips: audio or files; files are read one at a time.
         progress: title of the progress bar; empty for no progress bar.
-        cache: file that stores features by content of the clip, so that an interrupted extraction can resume.
-        unreadable: dictionary that receives the problem of each unreadable clip, by index; their rows are NaN. If it
-            is None, unreadable clips raise DataError.
         rate, resample, library, pitch: see `read_audio` and `extract`.
 
     Raises:
-        DataError: files cannot be read or are outside the limits of `read_audio`. The message lists all of them; the
-            other files have been measured by then.
+        DataError: files cannot be read or are outside the limits of `read_audio`. The message lists all of them.
     """
-    features_N7 = np.full((len(clips), len(FEATURES)), np.nan)  # rows of unreadable clips stay NaN
-    problems: dict[int, str] = {} if unreadable is None else unreadable
-    with closing(FeatureCache(Path(cache) if cache else None, len(FEATURES))) as known:
-        for row, clip in enumerate(tracked(clips, progress) if progress else clips):
-            try:
-                audio = clip if isinstance(clip, Audio) else read_audio(clip, rate, resample=resample, library=library)
-            except DataError as error:  # collected, so that a single message lists all unreadable clips
-                problems[row] = str(error)
-                continue
-            key = content_key(audio, library=library, pitch=pitch)
-            if key not in known.features:
-                known.add(key, extract(audio, library=library, pitch=pitch))
-            features_N7[row] = known.features[key]
-    if problems and unreadable is None:
-        raise DataError(f"{len(problems)} of {len(clips)} clips cannot be measured:\n" + "\n".join(problems.values()))
+    features_N7 = np.zeros((len(clips), len(FEATURES)))
+    problems = []
+    for row, clip in enumerate(tracked(clips, progress) if progress else clips):
+        try:
+            audio = clip if isinstance(clip, Audio) else read_audio(clip, rate, resample=resample, library=library)
+        except DataError as error:  # collected, so that a single message lists all unreadable clips
+            problems.append(str(error))
+            continue
+        features_N7[row] = extract(audio, library=library, pitch=pitch)
+    if problems:
+        raise DataError(f"{len(problems)} of {len(clips)} clips cannot be measured:\n" + "\n".join(problems))
     return features_N7
 
 
@@ -150,13 +133,6 @@ def fill_undefined(features_N7: NDArray[np.float64]) -> NDArray[np.float64]:
     return filled_N7
 
 
-def content_key(audio: Audio, *, library: Library = "numpy", pitch: PitchTracker = "autocorrelation") -> str:
-    """Return the SHA-256 of a clip's samples and rate, of the version of the features, and of how they are measured."""
-    digest = sha256(f"features {VERSION}, {audio.rate} Hz, {library}, {pitch}, ".encode())
-    digest.update(np.ascontiguousarray(audio.samples_N, dtype=np.float32).tobytes())
-    return digest.hexdigest()
-
-
 def _pitch_sd(f0_T: NDArray[np.float64]) -> float:
     f0_V = f0_T[f0_T > 0]
     return float((12 * np.log2(f0_V)).std()) if len(f0_V) > 1 else math.nan
@@ -173,53 +149,3 @@ def _stability(short_time: Spectra, sounding_T: NDArray[np.bool_]) -> float:
 
 def _mean(values_T: NDArray[np.generic], without: float) -> float:
     return float(values_T.astype(np.float64).mean()) if len(values_T) else without
-
-
-SECONDS_BETWEEN_WRITES = 5.0
-"""Minimum time between writes. A power cut loses the features measured since the last write."""
-
-
-class FeatureCache:
-    """Features of clips by key, and their file with one JSON line per clip; `close` writes the new entries.
-
-    Lines are appended in groups. If the process is killed while it writes, the incomplete line is ignored when the file
-    is read, and removed before the next write.
-
-    Args:
-        path: file of the cache; None keeps the features in memory only.
-        count: number of features of a clip.
-
-    Raises ArtifactError if the file is damaged or has a different number of features.
-    """
-
-    def __init__(self, path: Path | None, count: int):
-        self.path = path
-        self.features: dict[str, NDArray[np.float64]] = {}
-        self._unwritten: list[dict[str, Any]] = []
-        self._written_at = time.monotonic()
-        # later lines replace earlier ones with the same key
-        for number, row in enumerate(read_jsonl(path) if path else [], start=1):
-            values = row.get("features")
-            if not isinstance(row.get("clip"), str) or not isinstance(values, list) or len(values) != count:
-                raise ArtifactError(
-                    f"{path}, line {number}: expected the digest of a clip and {count} features; delete the line, or "
-                    "delete the file to measure all clips again"
-                )
-            self.features[row["clip"]] = np.array(values, dtype=np.float64)  # null becomes NaN
-
-    def add(self, key: str, features: NDArray[np.float64]) -> None:
-        self.features[key] = features
-        # NaN becomes null, because JSON has no NaN
-        self._unwritten.append({"clip": key, "features": [None if np.isnan(x) else float(x) for x in features]})
-        if time.monotonic() - self._written_at > SECONDS_BETWEEN_WRITES:
-            self.close()
-
-    def close(self) -> None:
-        if self.path is None or not self._unwritten:
-            return
-        make_dir(self.path.parent)
-        # without the lock, a process could remove a line that another one is writing, as if that one had been killed
-        with FileLock(self.path.with_name(f"{self.path.name}.lock")):
-            append_jsonl(self.path, self._unwritten)
-        self._unwritten = []
-        self._written_at = time.monotonic()

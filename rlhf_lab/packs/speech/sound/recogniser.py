@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -157,13 +156,10 @@ class IntelligibilityScores:
     Attributes:
         phone_error_N: edit distance between recognised and reference phones, per reference phone. 0 means no errors.
             Silence has 1, and additional wrong phones give more than 1.
-        margin_N: log-likelihood of the reference phones minus that of the recognised phones, in nats per frame of 10
-            ms. It is 0 if both are equal and negative otherwise; −inf if the clip is too short for its reference.
         heard: recognised phones of each clip, without pauses.
     """
 
     phone_error_N: NDArray[np.float64]
-    margin_N: NDArray[np.float64]
     heard: list[list[str]]
 
 
@@ -181,15 +177,6 @@ class Recogniser:
     gaussians: Gaussians
     entry_cost: float
 
-    def recognise(self, clips: Sequence[Audio]) -> list[list[str]]:
-        """Return the recognised phones of each clip, without pauses."""
-        heard, _ = self.transcribe([observe(clip) for clip in clips])
-        return self._without_silent(clips, heard)
-
-    def _without_silent(self, clips: Sequence[Audio], heard: list[list[str]]) -> list[list[str]]:
-        """Clear the recognised phones of silent clips: observations are relative to the loudest frame of a clip."""
-        return [[] if loudest_dbfs(clip) < SILENCE_DBFS else phones for clip, phones in zip(clips, heard, strict=True)]
-
     def compare(self, clips: Sequence[Audio], reference_phones: Sequence[Sequence[str]]) -> IntelligibilityScores:
         """Compare each clip with its reference phones.
 
@@ -198,23 +185,19 @@ class Recogniser:
         chains = phone_indices(self.phones, reference_phones)
         if len(clips) != len(chains):
             raise DataError(f"{len(clips)} clips and {len(chains)} sequences of phones; pass one sequence per clip")
-        observed = [observe(clip) for clip in clips]
-        # free recognition gives the hypothesis, the forced alignment the score of the reference
-        anything, free_N = self.transcribe(observed)
-        recognised = self._without_silent(clips, anything)
-        forced_N = np.array([score for _, score in self.align(observed, chains)])
+        heard = self.transcribe([observe(clip) for clip in clips])
+        # observations are relative to the loudest frame of a clip, so that phones are found in silence too
+        silent = [loudest_dbfs(clip) < SILENCE_DBFS for clip in clips]
+        recognised = [[] if is_silent else phones for is_silent, phones in zip(silent, heard, strict=True)]
         errors = []
         for hypothesis, chain in zip(recognised, chains, strict=True):
             reference = [self.phones[phone] for phone in chain]
             # per reference phone, so that long and short texts are comparable
             errors.append(edit_distance(hypothesis, reference) / len(reference))
-        frames_N = np.array([len(rows_TD) for rows_TD in observed])
-        # the reference is one of the paths of free recognition, so a positive margin is only a rounding error
-        margin_N = np.minimum((forced_N - free_N) / frames_N, 0) if len(clips) else np.zeros(0)
-        return IntelligibilityScores(np.array(errors), margin_N, recognised)
+        return IntelligibilityScores(np.array(errors), recognised)
 
-    def transcribe(self, observed: Sequence[NDArray[np.float32]]) -> tuple[list[list[str]], NDArray[np.float64]]:
-        """Recognise the phones in observations (T, D). Returns them and the log-likelihoods of their paths, (N,)."""
+    def transcribe(self, observed: Sequence[NDArray[np.float32]]) -> list[list[str]]:
+        """Return the phones that are recognised in observations (T, D), without pauses."""
         states = 1 + STATES * len(self.phones)
         # phone p has the states 1 + 3p, 2 + 3p and 3 + 3p
         is_start_S = np.arange(states) % STATES == 1
@@ -224,7 +207,6 @@ class Recogniser:
         entry_cost_S[0] = 0
         # results are stored by row, because batches are ordered by length
         recognised: list[list[str]] = [[] for _ in observed]
-        scores_N = np.zeros(len(observed))
         for rows in _batches(observed):
             lengths_B = np.array([len(observed[row]) for row in rows])
             logps_BTS = np.zeros((len(rows), lengths_B.max(), states), np.float32)
@@ -237,18 +219,17 @@ class Recogniser:
                 begins_T = path.came_BT[position, : lengths_B[position]] == JUMP
                 begins_T[0] = True
                 recognised[row] = [self.phones[(state - 1) // STATES] for state in states_T[begins_T] if state]
-                scores_N[row] = path.score_B[position]
-        return recognised, scores_N
+        return recognised
 
     def align(
         self, observed: Sequence[NDArray[np.float32]], chains: Sequence[Sequence[int]]
-    ) -> list[tuple[NDArray[np.int64], float]]:
-        """Align clips with their phones. Returns the state of each frame and the log-likelihood of the path.
+    ) -> list[NDArray[np.int64]]:
+        """Align clips with their phones. Returns the state of each frame.
 
-        Pauses are allowed before, between and after phones. The log-likelihood is −inf if the clip is too short.
+        Pauses are allowed before, between and after phones.
         """
         models = [_chain_states(chain) for chain in chains]
-        aligned: list[tuple[NDArray[np.int64], float]] = [(np.zeros(0, np.int64), 0.0)] * len(observed)
+        aligned = [np.zeros(0, np.int64)] * len(observed)
         for rows in _batches(observed):
             lengths_B = np.array([len(observed[row]) for row in rows])
             ends_B = np.array([len(models[row]) - 1 for row in rows])
@@ -263,19 +244,8 @@ class Recogniser:
                 may_skip_BS[position, : len(model)] = model == 0  # pauses are optional
             path = forced_path(logps_BTS, lengths_B, may_skip_BS, ends_B)
             for position, row in enumerate(rows):
-                states_T = models[row][path.state_BT[position, : lengths_B[position]]]
-                # forced and free paths must have the same costs for the margin
-                score = float(path.score_B[position]) - self.entry_cost * len(chains[row])
-                aligned[row] = (states_T, score)
+                aligned[row] = models[row][path.state_BT[position, : lengths_B[position]]]
         return aligned
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of everything that determines the recognised phones."""
-        digest = sha256(repr((self.phones, self.entry_cost)).encode())
-        for array in asdict(self.gaussians).values():
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
 
     def save(self, path: Path | str) -> None:
         """Write a .npz file of arrays atomically."""
@@ -391,8 +361,7 @@ def fit_recogniser(clips: Sequence[Audio], phones: Sequence[Sequence[str]]) -> R
     # entry costs are 0 here: in a forced alignment they would be the same for all paths
     for _ in range(ITERATIONS):
         recogniser = Recogniser(names, Gaussians.fit(everything_TD, state_T, states), 0.0)
-        aligned = recogniser.align(observed, chains)
-        state_T = np.concatenate([states_T for states_T, _ in aligned])
+        state_T = np.concatenate(recogniser.align(observed, chains))
     gaussians = Gaussians.fit(everything_TD, state_T, states)
     return Recogniser(names, gaussians, _best_entry_cost(names, gaussians, observed, chains))
 
@@ -422,7 +391,7 @@ def _best_entry_cost(
     reference_phones = [[names[phone] for phone in chain] for chain in chains[::every]]
     errors = []
     for cost in ENTRY_COSTS:
-        recognised, _ = Recogniser(names, gaussians, cost).transcribe(observed[::every])
+        recognised = Recogniser(names, gaussians, cost).transcribe(observed[::every])
         pairs = zip(recognised, reference_phones, strict=True)
         errors.append(sum(edit_distance(hypothesis, reference) for hypothesis, reference in pairs))
     return ENTRY_COSTS[int(np.argmin(errors))]

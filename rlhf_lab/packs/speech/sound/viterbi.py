@@ -23,12 +23,10 @@ class Path:
     Attributes:
         state_BT: state of each frame. Padding frames after the end of a clip have the state of its last frame.
         came_BT: transition into the state (STAY, STEP, JUMP); 0 in the first frame.
-        score_B: log-likelihood minus entry costs; −inf if the clip is too short for any path.
     """
 
     state_BT: NDArray[np.int64]
     came_BT: NDArray[np.int8]
-    score_B: NDArray[np.float64]
 
 
 def forced_path(
@@ -63,9 +61,8 @@ def forced_path(
     came_TBS, score_BS = _forward(first_BS, logps_BTS, lengths_B, reach)
     rows_B = np.arange(clips)
     ends_before_B = score_BS[rows_B, ends_B - 1] > score_BS[rows_B, ends_B]
-    last_B = ends_B - ends_before_B
-    state_BT, came_BT = _trace(came_TBS, last_B, jump_from=None)
-    return Path(state_BT, came_BT, score_BS[rows_B, last_B].astype(np.float64))
+    state_BT, came_BT = _trace(came_TBS, ends_B - ends_before_B, jump_from=None)
+    return Path(state_BT, came_BT)
 
 
 def free_path(
@@ -98,9 +95,8 @@ def free_path(
 
     came_TBS, score_BS = _forward(first_BS, logps_BTS, lengths_B, reach)
     finished_BS = np.where(is_end_S, score_BS, -np.inf)
-    last_B = finished_BS.argmax(axis=1)
-    state_BT, came_BT = _trace(came_TBS, last_B, jump_from=np.array(best_end_TB))
-    return Path(state_BT, came_BT, finished_BS[np.arange(len(last_B)), last_B].astype(np.float64))
+    state_BT, came_BT = _trace(came_TBS, finished_BS.argmax(axis=1), jump_from=np.array(best_end_TB))
+    return Path(state_BT, came_BT)
 
 
 def _forward(
