@@ -46,6 +46,7 @@ STUDY = (
     "rlhf_lab.reports.study.metric_tables:exploratory",
     "rlhf_lab.reports.study.policies:policies",
     "rlhf_lab.reports.study.claims:fronts",
+    "rlhf_lab.reports.study.claims:crossings",
     "rlhf_lab.reports.study.curves:curves",
     "rlhf_lab.reports.study.policies:samples",
     "rlhf_lab.reports.study.header:origin",

@@ -96,13 +96,27 @@ def interval_text(crossing: Crossing) -> str:
     return f"from {low} to {high}"
 
 
+def crossing_title(study: Study, row: LevelCrossing) -> str:
+    return f"Crossing of {study.label(row.level)} and {study.label(study.baseline)}"
+
+
+def crossing_note(study: Study, row: LevelCrossing) -> str:
+    """Return where the means cross, and how the interval is computed."""
+    return f"{_sentence(study, row) if row.crossing else 'Not every position has a pair of runs.'} {NOTE}"
+
+
+def crossing_rows(row: LevelCrossing) -> list[tuple[str, str]]:
+    """Return (position, difference from the baseline) as text for each position."""
+    return [
+        (f"{position:g}", "–" if comparison is None else signed(comparison.difference))
+        for position, comparison in zip(row.positions, row.differences, strict=True)
+    ]
+
+
 def crossing_markdown(study: Study) -> str:
-    sections = []
-    for row in crossings_of(study):
-        shown = ["–" if comparison is None else signed(comparison.difference) for comparison in row.differences]
-        positions = [f"{position:g}" for position in row.positions]
-        sentence = _sentence(study, row) if row.crossing else "Not every position has a pair of runs."
-        title = f"Crossing of {study.label(row.level)} and {study.label(study.baseline)}"
-        rows = zip(positions, shown, strict=True)
-        sections.append(markdown_section(title, f"{sentence} {NOTE}", (row.unit, "difference"), rows, "rr"))
-    return "".join(sections)
+    return "".join(
+        markdown_section(
+            crossing_title(study, row), crossing_note(study, row), (row.unit, "difference"), crossing_rows(row), "rr"
+        )
+        for row in crossings_of(study)
+    )

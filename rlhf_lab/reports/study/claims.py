@@ -1,4 +1,4 @@
-"""Sections of a study on its rates over runs, correlations over settings, Pareto fronts, and search over settings."""
+"""Sections of a study: rates over runs, correlations over settings, Pareto fronts, crossings, and the search."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rlhf_lab.studies.correlations import (
     correlations_of,
     units_of,
 )
+from rlhf_lab.studies.crossing import crossing_note, crossing_rows, crossing_title, crossings_of
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pareto_front import (
     ParetoFront,
@@ -100,6 +101,16 @@ def pareto_figure(study: Study, pareto_front: ParetoFront) -> Chart:
         point = Point(x.mean, y.mean, y.low, y.high, x.low, x.high, tooltip=tooltip)
         series.append(Series(study.label(row.level), [point], colour))
     return frontier(series, title=pareto_title(pareto_front), x_label=x_title, y_label=y_title)
+
+
+def crossings(results: StudyResults) -> PageSection:
+    """Return a section with a table per crossing: the difference from the baseline at each position."""
+    study = results.study
+    boxes = []
+    for row in crossings_of(study):
+        table = ReportTable((row.unit, "difference"), crossing_rows(row))
+        boxes.append(PageSection(crossing_title(study, row), crossing_note(study, row), table=table))
+    return PageSection(template="boxes.html.j2", values={"boxes": boxes})
 
 
 def search(results: StudyResults) -> PageSection | None:

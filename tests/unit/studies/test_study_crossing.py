@@ -10,6 +10,8 @@ import pytest
 
 from rlhf_lab.config.study_settings import CrossingSettings, StudySettings
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.reports.study.claims import crossings
+from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.studies.crossing import crossing_conclusion, crossing_markdown, crossings_of
 
 METRICS = ("success/chain_2", "success/chain_4", "success/chain_8")
@@ -39,6 +41,9 @@ def test_a_crossing_with_its_interval():
     page = crossing_markdown(study)
     assert "## Crossing of max pairs 1 and max pairs 0" in page
     assert "| hops | difference |" in page and "| 8 | +0.327" in page
+    (box,) = crossings(StudyResults(study)).values["boxes"]
+    assert box.title == "Crossing of max pairs 1 and max pairs 0" and box.table.headings == ("hops", "difference")
+    assert box.table.rows[2][0] == "8" and box.table.rows[2][1].startswith("+0.327")
 
 
 def test_the_side_with_lower_values_leads_if_lower_is_better():
