@@ -16,7 +16,7 @@ from rlhf_lab.packs.agents.harness.answer_scores import (
     score_answer,
     token_f1,
 )
-from rlhf_lab.packs.agents.harness.quantities import WordedQuantity, in_unit, only_quantity, quantities
+from rlhf_lab.packs.agents.harness.quantities import WordedQuantity, in_unit, quantities
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,6 @@ def test_long_runs_of_digits_behind_a_point_a_stroke_and_zeros():
     assert abs(quantities("0." + "3" * 5000)[0].value - Fraction(1, 3)) < Fraction(1, 10**300)
     assert 0 < quantities("1/" + "9" * 5000)[0].value < Fraction(1, 10**300)
     assert quantities("0" * 5000 + "42")[0].value == 42
-
-
-@pytest.mark.parametrize(
-    ("text", "quantity"),
-    [
-        ("1,234.5", WordedQuantity(Fraction(2469, 2))),
-        ("-35 Kilometers", WordedQuantity(Fraction(-35), "kilometers")),
-        ("three hundred thousand people", WordedQuantity(Fraction(300_000), "people")),
-        ("$5", WordedQuantity(Fraction(5))),
-        *[(text, None) for text in ("", "km", "10:50", "3/4/2020", "5 and 6", "two and three", "1,23", "not 5", "1e3")],
-        ("nine " + "hundred " * 1000, None),
-    ],
-)
-def test_a_text_that_is_one_number(text, quantity):
-    assert only_quantity(text) == quantity
 
 
 def test_units():

@@ -28,15 +28,14 @@ WHITESPACE = re.compile(r"\s")
 def official_score(answer: str | None, gold: str) -> bool:
     # The leaderboard converts a missing answer to this text.
     answer = "None" if answer is None else answer
-    if is_number(gold):
+    if _is_number(gold):
         return _same_number(answer, gold)
     if LIST_SEPARATOR.search(gold):
         return _same_list(LIST_SEPARATOR.split(answer), LIST_SEPARATOR.split(gold))
     return _to_plain(answer).translate(PUNCTUATION) == _to_plain(gold).translate(PUNCTUATION)
 
 
-def is_number(text: str) -> bool:
-    """Return True if the leaderboard compares a gold answer, or an element of a list, as a number."""
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -47,7 +46,7 @@ def is_number(text: str) -> bool:
 def _same_number(answer: str, gold: str) -> bool:
     digits = answer.translate(DROPPED_FROM_NUMBERS)
     # Infinity differs from every finite gold number, so the answer is wrong.
-    value = float(digits) if is_number(digits) else float("inf")
+    value = float(digits) if _is_number(digits) else float("inf")
     return value == float(gold)
 
 
@@ -58,7 +57,7 @@ def _same_list(answers: list[str], golds: list[str]) -> bool:
 
 
 def _same_element(answer: str, gold: str) -> bool:
-    if is_number(gold):
+    if _is_number(gold):
         return _same_number(answer, gold)
     return _to_plain(answer) == _to_plain(gold)
 

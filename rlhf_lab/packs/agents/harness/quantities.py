@@ -18,8 +18,6 @@ NUMBER = re.compile(
 )
 MOST_DIGITS = 400
 """Maximum number of digits read from each part of a number. Python refuses to convert texts of thousands of digits."""
-LONGEST = 200
-"""Maximum number of characters of a text that is one number. "hundred" a thousand times would be too large to print."""
 MAGNITUDES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -60,19 +58,6 @@ def quantities(text: str) -> list[WordedQuantity]:
     if re.search(r"\d", text):
         return [_read(match) for match in NUMBER.finditer(text)]
     return _spelt_out(text)
-
-
-def only_quantity(text: str) -> WordedQuantity | None:
-    """Return the number if a text is one number with at most one following word; None for any other text."""
-    text = text.strip()
-    if len(text) > LONGEST:
-        return None
-    if match := NUMBER.fullmatch(text):
-        return _read(match)
-    words = re.split(r"[\s-]+", text.lower())
-    is_number = words[0] in WORDS and all(word in {*WORDS, *MAGNITUDES, "and"} for word in words[:-1])
-    found = quantities(text)
-    return found[0] if is_number and len(found) == 1 else None
 
 
 def _read(match: re.Match[str]) -> WordedQuantity:
