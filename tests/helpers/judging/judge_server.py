@@ -192,6 +192,7 @@ class JudgeServer:
         faults: what happens to the next POSTs, first to the next one; None is an answer.
         always: what happens to every POST, if anything; checked before `faults`.
         thinks: True if Anthropic's answers start with thoughts, which then have to be sent back with calls.
+        keeps_keys: whether a repeated Idempotency-Key gets the first answer again, uncharged.
         batch_looks: number of polls of a batch before it is done.
         asked: every POST that was received.
         charged: (input, cache write, cache read, output, is of a batch) tokens of each answer.
@@ -205,6 +206,7 @@ class JudgeServer:
         self.faults: list[Fault | None] = []
         self.always: Callable[[Asked], Fault | None] = lambda asked: None
         self.get_faults: list[Fault | None] = []
+        self.keeps_keys = False
         self.thinks = False
         self._thoughts: dict[str, dict[str, Any]] = {}  # by the id of a call that follows them
         self.batch_looks = 1
@@ -218,6 +220,7 @@ class JudgeServer:
         self.files: dict[str, bytes] = {}
         self.most_at_once = 0
         self._at_once = 0
+        self._replies: dict[str, tuple[int, bytes]] = {}
         self._cached: set[tuple[str, ...]] = set()
         self._calls_made = 0
         self._lock = threading.Lock()
@@ -313,6 +316,10 @@ class JudgeServer:
             fault = self.always(asked)
             if fault is None and self.faults:
                 fault = self.faults.pop(0)
+            key = asked.headers.get("idempotency-key", "")
+            replay = self._replies.get(key) if self.keeps_keys and key else None
+        if fault is None and replay is not None:
+            return replay[0], {"Idempotent-Replayed": "true"}, replay[1]
         if fault is not None and not fault.charged:
             time.sleep(fault.wait_s)
             return fault.status, fault.headers, fault.body
@@ -321,7 +328,9 @@ class JudgeServer:
             refusal = status(400, problem)
             return refusal.status, refusal.headers, refusal.body
         time.sleep(self.wait_s)
-        response = json.dumps(self._route(asked)).encode()
+        response = replay[1] if replay else json.dumps(self._route(asked)).encode()
+        with self._lock:
+            self._replies[key] = (200, response)
         if fault is not None:
             time.sleep(fault.wait_s)
             return fault.status, fault.headers, fault.body

@@ -26,7 +26,9 @@ print(len(replies), sum(reply.stored for reply in replies), flush=True)
 """
 
 
-def test_kill_9_between_the_request_and_its_answer(server, kind, tmp_path):
+@pytest.mark.parametrize("keeps_keys", [True, False], ids=["keeps_keys", "keeps_none"])
+def test_kill_9_between_the_request_and_its_answer(server, kind, tmp_path, keeps_keys):
+    server.keeps_keys = keeps_keys
     server.always = lambda asked: hang(1.0) if asked.number in (5, 6) else None
     process = start_client(CLIENT, server.url, kind, tmp_path, 0, 12, 2)
     wait_until(lambda: server.billed_requests >= 7)
@@ -41,8 +43,12 @@ def test_kill_9_between_the_request_and_its_answer(server, kind, tmp_path):
     responses = client.complete_many([question(i) for i in range(12)])
     assert [response.text for response in responses] == [f"an answer to question {i}" for i in range(12)]
     assert sum(response.stored for response in responses) == answered
-    assert server.billed_requests == 14
-    assert client.ledger.spent_usd <= server.billed_usd(PRICES[kind]) <= client.ledger.counted_usd
+    if keeps_keys:
+        assert server.billed_requests == 12
+        assert_ledger_is_the_servers(client, server, kind)
+    else:
+        assert server.billed_requests == 14
+        assert client.ledger.spent_usd <= server.billed_usd(PRICES[kind]) <= client.ledger.counted_usd
 
 
 def test_an_interrupt_keeps_what_is_under_way(server, kind, tmp_path):

@@ -80,21 +80,26 @@ def test_the_same_question_is_under_way_once(store):
 
 
 def test_the_key_stays_when_an_attempt_is_repeated(store, tmp_path):
-    """So that a service that keeps keys charges once."""
+    """So that a service that keeps keys charges once; after an error of the service's own it is another."""
     first = store.start(ask(0), "run", None)
     store.mark_lost(first, "timeout")
     second = store.start(ask(0), "run", None)
     store.failed(second, "429", 429)
     third = store.start(ask(0), "run", None)
     assert first.idempotency_key == second.idempotency_key == third.idempotency_key
+    store.failed(third, "500", 500)
+    assert store.start(ask(0), "run", None).idempotency_key != first.idempotency_key
     assert store.start(ask(1), "run", None).idempotency_key != first.idempotency_key
     assert Store(tmp_path / "other").start(ask(0), "run", None).idempotency_key != first.idempotency_key
 
 
-def test_an_answer_that_was_thought_lost_frees_its_reservation(store):
+@pytest.mark.parametrize("repeated", [True, False])
+def test_an_answer_frees_what_was_lost(store, repeated):
+    """A service that keeps keys repeats its answer; or the answer that was thought lost arrives after all."""
     attempt = store.start(ask(0), "run", None)
     store.mark_lost(attempt, "timeout")
-    store.store_completion(attempt, REPLY, "m")
+    answered = store.start(ask(0), "run", None) if repeated else attempt
+    store.store_completion(answered, REPLY, "m", repeated=repeated)
     assert store.counted_usd("run") == store.ledger("run").counted_usd == 0.25
     assert store.ledger("run").lost == 0
 

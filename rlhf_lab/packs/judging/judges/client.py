@@ -358,7 +358,7 @@ class _Call:
         try:
             answer = channel.backend.send(question.request, attempt.idempotency_key)
             completion = channel.completion(question, answer, latency_s=time.monotonic() - start)
-            self.store.store_completion(attempt, completion, answer.model)
+            self.store.store_completion(attempt, completion, answer.model, repeated=answer.repeated)
             return completion
         except ServiceError as error:
             if error.fate == "lost":

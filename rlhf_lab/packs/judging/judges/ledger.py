@@ -37,7 +37,7 @@ class LedgerAttempt:
     """An attempt of the ledger that is in flight.
 
     Attributes:
-        idempotency_key: key sent with the request. All attempts at a request have the same key, so a service that
+        idempotency_key: key sent with the request. A repetition of a lost attempt has the same key, so a service that
             supports such keys answers twice and charges once.
     """
 

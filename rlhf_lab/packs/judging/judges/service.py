@@ -21,6 +21,7 @@ class ServiceAnswer:
     Attributes:
         usage: token counts; None if the service does not report them.
         model: the service's name of the model that answered.
+        repeated: True if the service returned the answer of an earlier attempt again, which it has charged already.
         tool_calls, blocks: see `Completion`.
         charged: False for a refusal that arrived as an error, before a model read anything.
     """
@@ -29,6 +30,7 @@ class ServiceAnswer:
     stop: Stop = "end"
     usage: Usage | None = None
     model: str = ""
+    repeated: bool = False
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     blocks: tuple[Mapping[str, Any], ...] = ()
     charged: bool = True

@@ -233,7 +233,12 @@ class Store:
             raise OverBudget(may_pass=self._has_in_flight(db, account))
         # the reservation counts from now on, until the attempt ends
         _count(db, account, question.reserve_usd)
-        key = sha256(f"{self._id}/{question.digest}".encode()).hexdigest()
+        # A service that supports idempotency keys would repeat its own error 500 forever, so each such error changes
+        # the key. After a lost attempt the key stays the same.
+        broken = db.execute(
+            "SELECT count(*) FROM attempts WHERE digest = ? AND state = 'failed' AND status = 500", [question.digest]
+        ).fetchone()[0]
+        key = sha256(f"{self._id}/{question.digest}/{broken}".encode()).hexdigest()
         values = {
             "digest": question.digest,
             "account": account,
@@ -258,9 +263,22 @@ class Store:
         )
         return any(self._is_attempted(row) for row in rows)
 
-    def store_completion(self, attempt: LedgerAttempt, completion: Completion, model: str) -> None:
-        """Store a completion and its cost."""
+    def store_completion(
+        self, attempt: LedgerAttempt, completion: Completion, model: str, *, repeated: bool = False
+    ) -> None:
+        """Store a completion and its cost.
+
+        Args:
+            repeated: True if the service returned the answer of a lost attempt again. The service charged only once,
+                so the lost attempts of this request are released.
+        """
         with self._finish_attempt(attempt.id) as db:
+            # the service charged the lost attempt, and this answer carries that cost
+            if repeated:
+                digest = attempt.question.digest
+                rows = db.execute("SELECT id FROM attempts WHERE digest = ? AND state = 'lost'", [digest]).fetchall()
+                for row in rows:
+                    self._release(db, row["id"], "its answer came with a later attempt, which carries the cost")
             self._answer(db, attempt.id, attempt.question, completion, model)
 
     def _answer(

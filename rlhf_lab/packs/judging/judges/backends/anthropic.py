@@ -63,9 +63,9 @@ class AnthropicBackend(SdkBackend):
         return body
 
     def _create(self, **body: Any) -> Any:
-        return self.client.messages.create(**body)
+        return self.client.messages.with_raw_response.create(**body)
 
-    def _answer(self, completion: Any) -> ServiceAnswer:
+    def _answer(self, completion: Any, *, repeated: bool = False) -> ServiceAnswer:
         """Convert a message of the SDK, which does not check it.
 
         Raises AttributeError or TypeError for a malformed one.
@@ -87,7 +87,7 @@ class AnthropicBackend(SdkBackend):
         # the thinking blocks matter only if the conversation continues with the results of calls
         if calls and has_thoughts:
             blocks = tuple(block.model_dump(mode="json", exclude_unset=True) for block in completion.content)
-        return ServiceAnswer(text, stop, usage, str(completion.model), calls, blocks)
+        return ServiceAnswer(text, stop, usage, str(completion.model), repeated, calls, blocks)
 
     def _is_filtered(self, error: ServiceError) -> bool:
         return BLOCKED in error.message

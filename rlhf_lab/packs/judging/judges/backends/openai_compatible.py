@@ -60,9 +60,9 @@ class OpenAIBackend(SdkBackend):
         return body
 
     def _create(self, **body: Any) -> Any:
-        return self.client.chat.completions.create(**body)
+        return self.client.chat.completions.with_raw_response.create(**body)
 
-    def _answer(self, completion: Any) -> ServiceAnswer:
+    def _answer(self, completion: Any, *, repeated: bool = False) -> ServiceAnswer:
         """Convert a completion of the SDK, which does not check it.
 
         Raises AttributeError, LookupError or TypeError for a malformed one.
@@ -80,7 +80,7 @@ class OpenAIBackend(SdkBackend):
         called = getattr(message, "tool_calls", None) or ()
         # calls of other kinds, such as custom tools, have no function; no request offers them
         calls = tuple(_call(call) for call in called if getattr(call, "function", None) is not None)
-        return ServiceAnswer(text, stop, _usage(completion.usage), str(completion.model), calls)
+        return ServiceAnswer(text, stop, _usage(completion.usage), str(completion.model), repeated, calls)
 
     def _is_filtered(self, error: ServiceError) -> bool:
         return error.code in FILTERED

@@ -27,6 +27,8 @@ OVERLOADED = (429, 503, 529)
 MAYBE_CHARGED = (408, 409, 502, 504, 524)
 """Statuses that may come from a proxy that gave up waiting, or mean that the same request is in flight. The model may
 have answered, so the attempt counts as lost."""
+REPLAYED = "idempotent-replayed"
+"""Response header of a service that answers a repeated idempotency key with its first answer."""
 UNUSABLE = "UnusableResponse"
 """Name of the transport's error for a response that would be no better at the next attempt."""
 LONGEST_MESSAGE = 300
@@ -143,8 +145,8 @@ class SdkBackend(ABC):
         """Make one attempt."""
 
         def create() -> ServiceAnswer:
-            headers = {"Idempotency-Key": idempotency_key}
-            return self._answer(self._create(**self.body(request), extra_headers=headers))
+            raw = self._create(**self.body(request), extra_headers={"Idempotency-Key": idempotency_key})
+            return self._answer(raw.parse(), repeated=raw.headers.get(REPLAYED) == "true")
 
         try:
             return self._call(create)
@@ -166,10 +168,10 @@ class SdkBackend(ABC):
 
     @abstractmethod
     def _create(self, **body: Any) -> Any:
-        """Send a request, and return the SDK's answer."""
+        """Send a request, and return the SDK's raw response."""
 
     @abstractmethod
-    def _answer(self, completion: Any) -> ServiceAnswer:
+    def _answer(self, completion: Any, *, repeated: bool = False) -> ServiceAnswer:
         """Convert an answer of the SDK, which does not check it."""
 
     @abstractmethod
