@@ -1,8 +1,9 @@
-"""`label` in a real browser: by keyboard, beside training, and with replies that try to run."""
+"""`label` in a real browser: by keyboard, through a kill -9, with replies that try to run, and without the token."""
 
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +13,14 @@ import pytest
 from browser import INSTALLED, Browser
 from served_labels import PATIENCE, Served
 
-from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, LabelItem
+from rlhf_lab.packs.judging.labels.items import FIRST, SECOND, TIE, LabelItem
 from rlhf_lab.packs.judging.labels.store import LabelStore
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not INSTALLED, reason="chromium is not installed: pages are not rendered"),
 ]
-ITEMS = 2
+ITEMS = 20
 GUARD = 0.35
 """Seconds for which a new comparison takes no answer (templates/label.js), and a little more."""
 
@@ -93,7 +94,39 @@ def answer(browser: Browser, key: str, number: int) -> tuple[str, str]:
     time.sleep(GUARD)
     browser.press(key, ord(key[0]))
     wait_for(browser, ANSWERED, str(number))
-    return item, FIRST if responses[int(key) - 1].endswith("first") else SECOND
+    chosen = {"1": 0, "ArrowLeft": 0, "2": 1, "ArrowRight": 1}.get(key)
+    if chosen is None:
+        return item, TIE
+    return item, FIRST if responses[chosen].endswith("first") else SECOND
+
+
+def test_twenty_labels_by_keyboard_with_a_kill_in_between(source, serve, open_browser):
+    served = serve()
+    browser = open_browser("profile")
+    browser.open(served.url)
+    wait_for(browser, ANSWERED, "0")
+    keys = ["1", "2", "=", "ArrowLeft", "ArrowRight", "0"]
+    given = [answer(browser, keys[number % 6], number + 1) for number in range(7)]
+
+    assert served.end(signal.SIGKILL) == -signal.SIGKILL
+    time.sleep(GUARD)
+    browser.press("1", 49)  # of this one the page says that it is not saved
+    wait_for(browser, f"{STATUS}.startsWith('Not saved')", True)
+    assert browser.run(ANSWERED) == "7" and browser.run("document.querySelector('#retry') !== null")
+    unsaved = browser.run(ITEM)
+
+    url = serve().url
+    browser.open(url)
+    wait_for(browser, ANSWERED, "7")
+    assert browser.run(ITEM) == unsaved
+    given += [answer(browser, keys[number % 6], number + 1) for number in range(7, ITEMS)]
+    assert browser.run("document.querySelector('#done').checkVisibility()")
+
+    store = LabelStore(source.with_name("judgements.labels.sqlite"))
+    assert [(label.item.id, label.winner) for label in store.labels()] == given
+    assert len({item for item, _ in given}) == ITEMS
+    assert {winner for _, winner in given} == {FIRST, SECOND, TIE}
+    store.close()
 
 
 def test_the_page_of_a_run_shows_comparisons_that_training_adds(tmp_path, open_browser):
@@ -117,6 +150,17 @@ def test_the_page_of_a_run_shows_comparisons_that_training_adds(tmp_path, open_b
         served.close()
     assert [(label.item.id, label.winner) for label in store.labels()] == given
     store.close()
+
+
+def test_nothing_without_the_token(serve, open_browser):
+    url = serve().url
+    first, second = open_browser("one"), open_browser("two")
+    first.open(url)
+    wait_for(first, ANSWERED, "0")
+    for browser in (second, first):  # the first has visited the page, which leaves nothing behind
+        browser.open(url.partition("?")[0] + "?token=guessed")
+        text = browser.run("document.body.innerText")  # the browser's own, of an answer that is empty
+        assert "HTTP ERROR 404" in text and "Which response" not in text and "Label" not in text
 
 
 def test_undo_double_presses_and_replies_that_try_to_run(source, serve, open_browser):
@@ -158,3 +202,18 @@ def test_undo_double_presses_and_replies_that_try_to_run(source, serve, open_bro
     kinds = [kind for (kind,) in store._connection.execute("SELECT kind FROM events ORDER BY number")]
     assert kinds == ["label", "undo", "skip"]
     store.close()
+
+
+def test_the_page_fits_and_says_its_keys(serve, open_browser):
+    url = serve().url
+    browser = open_browser("profile")
+    for width in (1280, 390):
+        browser.open(url, width=width, dark=width == 390)
+        wait_for(browser, ANSWERED, "0")
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        tops = browser.run("[...document.querySelectorAll('.reply')].map((node) => node.getBoundingClientRect().top)")
+        assert (tops[0] == tops[1]) == (width == 1280)
+    buttons = browser.run("[...document.querySelectorAll('.keys button')].map((node) => node.textContent.trim())")
+    assert buttons == ["1 Response 1", "= Tie", "2 Response 2", "s Skip", "u Undo", "? Help"]
+    assert browser.run(f"{STATUS}.includes('lists all keys')")
+    assert not browser.run("document.querySelector('#figures').checkVisibility()")
