@@ -86,7 +86,7 @@ def test_scripted_agents_bound_the_benchmark(tmp_path):
     assert {row["isolation"] for row in rows} <= set(AUTOMATIC)
     unsolved = {row["prompt_id"]: row["verdict"] for row in rows if row["policy"] == "code_unchanged"}
     assert unsolved["own/climb"] == unsolved["own/build_order"] == "timeout" and unsolved["own/median"] == "failed"
-    assert any(note == f"isolation of programs and of their tests: {rows[0]['isolation']}" for note in result["notes"])
+    assert any(note == f"isolation of the tests: {rows[0]['isolation']}" for note in result["notes"])
     text = answer(read_run(stage.directory)).sentence
     assert text.startswith("Code_oracle is best") and "revising adds" in text
     page = (write_report(stage.directory).parent / "attempts.html").read_text()

@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_lab.gates import register
 from rlhf_lab.gates.gate import judge
+from rlhf_lab.gates.scores import Scores
 from rlhf_lab.reports.comparison.compare import find_sides, run_differences
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.results.gains import compare_policies
@@ -97,3 +98,9 @@ def test_equal_runs_of_the_gate_count_templates(gated, tmp_path):
     assert checks["success"].clusters["mini/4 task 4"] == "b"
     history = register.history(tmp_path / "accepted" / "agents.json")
     assert not history[0]["checks"]["success"]["clusters"]  # only the last run is compared with
+
+
+def test_scores_without_clusters_are_by_prompt():
+    value = {"mean": 0.5, "low": 0.2, "high": 0.8, "n": 4, "clusters": 4}
+    scores = Scores.from_dict({"estimate": value, "outcomes": {"a": [1.0]}})
+    assert (scores.clusters, scores.unit) == ({}, "prompt")

@@ -71,7 +71,7 @@ class CodeBenchmark:
     def finish(self) -> Result:
         result = self.benchmark.finish()
         level = self.verifier.grader.sandbox.level
-        self.run.note(f"isolation of programs and of their tests: {level}")
+        self.run.note(f"isolation of the tests: {level}")
         return result
 
     def score(self, trajectory: AgentTrajectory, question: BenchmarkQuestion) -> Scores:

@@ -132,7 +132,7 @@ def _entry(row: Row, scores: Row) -> dict[str, Any]:
     answer, expected_answer = trajectory["answer"], expected["answer"]
     calls = [call for turn in trajectory["turns"] for call in turn["calls"]]
     return {
-        **{name: row[name] for name in ("agent", "set", "task", "category", "attack", "draw")},
+        **{name: row[name] for name in ("agent", "set", "task", "attack", "draw")},
         "verdict": verdict(trajectory, scores),
         "question": _cut(row["question"]),
         "answer": None if answer is None else _cut(str(answer)),
