@@ -143,7 +143,7 @@ def test_reward_of_a_run(best):
     config = SimpleNamespace(sandbox=Sandboxing(level=best.level))
     run = SimpleNamespace(corpus=corpus, config=config, note=notes.append)
     reward = build(CodeTests(), run)
-    assert notes == [f"isolation of the tests: {best.level}"]
+    assert notes == [f"isolation of programs and of their tests: {best.level}"]
     assert reward.verifier is verifier_of(CodeTests(), run.config.sandbox)  # the metric's is the same object
     batch = reward.score_episodes(
         [Episode(Task(prompt(GIVEN), FACTS), prompt(GIVEN), text) for text in ("    return sqrt(x)", "    return (")]
