@@ -33,5 +33,13 @@ def test_an_agent_that_runs_code_needs_a_sandbox(agent, runs_code, tmp_path, mon
     assert any("user namespaces are not allowed" in problem for problem in preflight.problems(stage)) == runs_code
 
 
+@pytest.mark.parametrize("recipe", ["code_bench", "gaia"])
+def test_a_container_is_refused_before_programs_of_agents_run(recipe, tmp_path, monkeypatch):
+    """It returns no files, but the next program of an agent starts with the files of the one before."""
+    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "")
+    stages = planned(recipe, "sandbox.level=container", f"outputs={tmp_path / 'outputs'}")
+    assert "container: it returns no files, which this program needs" in "\n".join(preflight.problems(stages))
+
+
 def test_a_run_without_attempts_has_no_page_of_attempts(tmp_path):
     assert attempts(read_run(write_run(tmp_path))) is None

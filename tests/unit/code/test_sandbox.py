@@ -236,8 +236,8 @@ def test_container_runs_the_command_line_of_the_engine(fake_docker):
     words = fake_docker.read_text()
     for option in ("'--network', 'none'", "'--cap-drop', 'ALL'", "'--memory', '64m'", "'python:3.12'", "no-new-priv"):
         assert option in words
-    with pytest.raises(SandboxError, match="cannot return files"):
-        container.start(levels.SandboxTask({}, keep=True), sandbox.limits, "python:3.12")
+    with pytest.raises(SandboxUnavailable, match="container: it returns no files, which this program needs"):
+        sandbox.run("pass", keep=True)
 
 
 def test_auto_takes_a_level_that_returns_files(fake_docker, best, monkeypatch):

@@ -7,7 +7,7 @@ from rlhf_lab.doctor.findings import CheckResult, DoctorCheck, pass_or_fail
 from rlhf_lab.packs.code.sandbox.levels import AUTOMATIC
 from rlhf_lab.packs.code.sandbox.outcome import SandboxUnavailable
 from rlhf_lab.packs.code.sandbox.sandbox import choose_level, why_not
-from rlhf_lab.packs.code.sandbox.settings import runs_code
+from rlhf_lab.packs.code.sandbox.settings import keeps_files, runs_code
 
 
 def sandbox(_: object) -> CheckResult:
@@ -30,7 +30,8 @@ def problems(config: Config) -> list[str]:
     if not (runs_code(config) or measures_by_running):
         return []
     try:
-        choose_level(config.sandbox)  # runs a small program; the result is cached per process
+        # runs a small program; the result is cached per process
+        choose_level(config.sandbox, keep=keeps_files(config))
     except SandboxUnavailable as error:
         return [str(error)]
     return []

@@ -209,20 +209,18 @@ def choose_level(settings: Sandboxing, *, keep: bool = False) -> Level:
     """Return the level for the settings. It is tested once per process. Raises SandboxUnavailable if none works.
 
     Args:
-        keep: True for a program whose files are returned, so that `auto` leaves out `container`.
+        keep: True for a program whose files are returned, which `container` cannot do.
     """
     requested = AUTOMATIC if settings.level == "auto" else (settings.level,)
     reasons = []
     for level in requested:
-        if keep and settings.level == "auto" and level == "container":
-            reason = "it returns no files, which this program needs"
-        else:
-            reason = why_not(level, settings.image)
+        is_without_files = keep and level == "container"
+        reason = "it returns no files, which this program needs" if is_without_files else why_not(level, settings.image)
         if not reason:
             return level
         reasons.append(f"{level}: {reason}")
     raise SandboxUnavailable(
-        f"sandbox.level={settings.level} does not work on this machine. {'; '.join(reasons)}. "
+        f"sandbox.level={settings.level} does not work here. {'; '.join(reasons)}. "
         "sandbox.level=rlimits only sets limits: programs can read your files and use your network, so choose it only "
         "for code that you would run yourself"
     )

@@ -57,3 +57,9 @@ def runs_code(config: Config) -> bool:
     if config.verifier is not None:
         components.append(config.verifier)
     return config.algorithm.resources.runs_code or any(getattr(item, "runs_code", False) for item in components)
+
+
+def keeps_files(config: Config) -> bool:
+    """Return True if programs of the stage start with the files of earlier ones: those of an agent, or of its tools."""
+    agents = [settings for group, settings in config.parts() if group == "agent"]
+    return config.algorithm.resources.runs_code or any(getattr(agent, "runs_code", False) for agent in agents)
