@@ -696,18 +696,26 @@ subsequence_with_repetition in duplicates._common_subsequence
 """
 
 UNITS = """
-glass_is_a_plural in units._one_name
+unlike_units_added in _read_sum
+    2 hours 30 dollars are 7230 seconds
+    - summands > 1 and len(kinds) == 1
+    + summands > 1
+glass_is_a_plural in units._stem
     3 glasses are not 3 glass
     - len(word) > 3 and (not word.endswith('ss'))
     + len(word) > 3
-case_of_symbols_ignored in units._one_name
-    5 MW are 5 mW
-    - ONE_NAME.get(token) or ONE_NAME.get(word, word)
-    + ONE_NAME.get(word, word)
-different_units_equal in equivalence.drop_unit
-    5 km are 5 m
-    - unit != other_unit
-    + False
+division_ends_with_one_unit in units._unit
+    W/m K is W·K/m, so that right answers in thermodynamics are wrong
+    - power = 1
+    + power = sign = 1
+case_of_symbols_ignored in units._known
+    5 Mg are 5 mg
+    - (name, name.casefold())
+    + (name.casefold(), name)
+conversion_upside_down in equivalence.in_one_unit
+    5 km are 0.005 m
+    - factor * unit.factor
+    + factor / unit.factor
 percent_times_a_hundred in equivalence.same_number
     10 % is 1000 and not 0.1
     - (percent, percent / 100)
@@ -716,10 +724,10 @@ mixed_numbers_multiplied in equivalence.parse_plain_number
     2 1/2 is 1
     - whole + Fraction(above, below)
     + whole * Fraction(above, below)
-millions_dropped in units.split_unit
+millions_dropped_in_votes in equivalence.as_ballot
     5 million and 5 are one answer of a vote
-    - Fraction(number.replace(',', '')) * SCALES[tokens[0].casefold()]
-    + Fraction(number.replace(',', ''))
+    - number[0] * quantity.scale
+    + number[0]
 """
 
 GRAPH = """

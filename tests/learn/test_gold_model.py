@@ -94,8 +94,9 @@ def test_rounds_of_dpo_say_how_far_gold_agrees_with_their_pairs(toy, models, tmp
 
 def test_a_report_card_knows_gold(toy, models, tmp_path):
     result = execute(stage_of(toy, models, "rm_report", tmp_path, f"needs.gold={models['gold']}"))
-    expected = {"gold_agreement", "gold_correlation", "spearman/corpus", "gold_correlation/within"}
-    assert expected <= result["metrics"].keys()
+    assert {"gold_agreement", "gold_correlation", "spearman/corpus", "gold_correlation/within"} <= result[
+        "metrics"
+    ].keys()
     assert result["metrics"]["gold_agreement"]["mean"] > 0.5  # both prefer the longer response
 
 

@@ -7,7 +7,7 @@ rejected beforehand: the pair (1, 2) equals the set {1, 2}, and words with the s
 
 Rules: irrational numbers may be rounded to six decimals, rational numbers may not. Letters in formulas are compared
 without case, and i is the imaginary unit. A unit missing in one of the answers is ignored: 18 equals 18 dollars. If
-both have units, these must be the same: 5 km equals 5 kilometres, not 5 m. A percent sign may be omitted: 10 % equals
+both have units, the quantities must be equal: 5 km equals 5000 m, not 5 m. A percent sign may be omitted: 10 % equals
 10 and also 1/10, but 0.1 does not equal 10.
 """
 
@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlhf_lab.core.errors import OPTIONAL, LabError, MissingDependency
-from rlhf_lab.rewards.verifiers.units import split_unit
+from rlhf_lab.rewards.verifiers.units import read_quantity
 
 LONGEST = 400
 """Maximum characters of an answer that is compared as mathematics."""
@@ -129,18 +129,20 @@ def same_number(first: tuple[Fraction, bool], second: tuple[Fraction, bool]) -> 
 
 def as_ballot(answer: str) -> str:
     """Return the key of an answer in a majority vote: a number by value without its unit, anything else by its text."""
-    split = split_unit(answer) if len(answer) <= LONGEST else None
-    number = None if split is None else parse_plain_number(split[0])
-    return _as_text(answer).replace(" ", "") if number is None else str(number[0])
+    quantity = read_quantity(answer) if len(answer) <= LONGEST else None
+    number = None if quantity is None else parse_plain_number(quantity.number)
+    if quantity is None or number is None:
+        return _as_text(answer).replace(" ", "")
+    return str(number[0] * quantity.scale)
 
 
 def exactly_same(gold: str, stated: str) -> bool | None:
     """Return True or False if units, numbers and texts decide the equality of two answers; None if they do not."""
     if len(gold) > LONGEST or len(stated) > LONGEST:
         return gold == stated
-    if split_unit(gold) is None or split_unit(stated) is None:
+    if read_quantity(gold) is None or read_quantity(stated) is None:
         return _as_text(gold) == _as_text(stated)
-    without_units = drop_unit(gold, stated)
+    without_units = in_one_unit(gold, stated)
     if without_units is None:
         return False
     # Cheap exact tests come first; the library is needed only if they do not decide.
@@ -163,26 +165,38 @@ def exactly_same(gold: str, stated: str) -> bool | None:
     return None
 
 
-def drop_unit(gold: str, stated: str) -> tuple[str, str] | None:
-    """Return both answers without their units; None for different units and for words that change a number."""
-    gold_side, stated_side = split_unit(gold), split_unit(stated)
-    if gold_side is None or stated_side is None:
+def in_one_unit(gold: str, stated: str) -> tuple[str, str] | None:
+    """Convert both answers to the same unit; return None for different kinds of units and for incomparable words.
+
+    If one of them has no unit, the unit of the other is dropped.
+    """
+    quantities = read_quantity(gold), read_quantity(stated)
+    if quantities[0] is None or quantities[1] is None:
         return None
-    (first, unit), (second, other_unit) = gold_side, stated_side
-    if unit and other_unit and unit != other_unit:
-        return None
-    if bool(unit) != bool(other_unit) and PERCENT.search(second if unit else first):
+    units = [quantity.unit for quantity in quantities if quantity is not None]
+    factors = [Fraction(quantity.scale) for quantity in quantities if quantity is not None]
+    if units[0] is not None and units[1] is not None:
+        if units[0].powers != units[1].powers:
+            return None
+        # Equal factors stay as they are, so that formulas are not multiplied needlessly.
+        if units[0].factor != units[1].factor:
+            factors = [factor * unit.factor for factor, unit in zip(factors, units, strict=True) if unit is not None]
+    elif any(units) and any(PERCENT.search(q.number) for q in quantities if q is not None and q.unit is None):
         return None  # 10 % does not equal 10 km
-    return _for_library(first), _for_library(second)
+    first, second = (_times(q.number, factor) for q, factor in zip(quantities, factors, strict=True) if q is not None)
+    return first, second
 
 
-def _for_library(number: str) -> str:
-    r"""Return an answer in LaTeX that math-verify reads, with ± in an argument or in brackets as two answers."""
+def _times(number: str, factor: Fraction) -> str:
     number = _with_latex(number)
     if INNER_SIGNS.search(number):
-        signs = (("+", "-"), ("-", "+"))
-        return ", ".join(number.replace("\\pm", upper).replace("\\mp", lower) for upper, lower in signs)
-    return number
+        number = ", ".join(
+            number.replace("\\pm", upper).replace("\\mp", lower) for upper, lower in (("+", "-"), ("-", "+"))
+        )
+    if factor == 1:
+        return number
+    normalised = parse_plain_number(number)
+    return f"({number})*({factor})" if normalised is None else str(normalised[0] * factor)
 
 
 def _with_latex(text: str) -> str:

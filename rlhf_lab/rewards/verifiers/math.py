@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, as_ballot, drop_unit, exactly_same
+from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, as_ballot, exactly_same, in_one_unit
 from rlhf_lab.rewards.verifiers.settings import Math
 from rlhf_lab.rewards.verifiers.stated import last_boxed, stated_answer
 from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, VerifierVerdict, term_reward
@@ -45,8 +45,8 @@ class MathVerifier:
         same = exactly_same(gold, stated)
         if same is not None or self._symbolic is None:
             return bool(same)
-        # The library does not know units, so they are dropped first.
-        without_units = drop_unit(gold, stated)
+        # The library does not know units, so both answers are converted to the same one first.
+        without_units = in_one_unit(gold, stated)
         return False if without_units is None else self._symbolic(*without_units)
 
 

@@ -1,13 +1,15 @@
-"""Units of final answers: which are the same, which are not, and what a lacking unit means."""
+"""Units of final answers: which quantities are the same, which are not, and what a lacking unit means."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import pytest
 
 from rlhf_lab.rewards.verifiers.equivalence import as_ballot, exactly_same
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.settings import Math
-from rlhf_lab.rewards.verifiers.units import split_unit
+from rlhf_lab.rewards.verifiers.units import ParsedQuantity, PhysicalUnit, read_quantity
 
 SAME = [
     ("3", "3 times"),
@@ -33,12 +35,31 @@ SAME = [
     ("3 tomatoes", "3 tomato"),
     ("3 berries", "3 berry"),
     ("3 matches", "3 match"),
+    # everything behind a division sign is below it: W/m K is W/(m·K)
+    ("5 W/m K", "5 W/m/K"),
+    ("5 W/m K", "5 W/(m K)"),
+    ("5 W/m K", r"5\text{ W/(m K)}"),
+    ("5 W/m K", "5 W m^-1 K^-1"),
+    ("5 J/kg K", "0.005 J/g K"),  # a kilogram below is 1000 grams
     ("10 Apples", "10 apples"),
     ("10%", "10 percent"),
-    ("72 km/h", "72 kilometres per hour"),
-    ("3 hours 15 minutes", "3 hours 15 minutes"),
-    (r"\frac{1}{2}\text{ km}", "0.5 km"),
-    (r"$\frac12$ km", "1/2 kilometres"),
+    # conversions: 1 h = 60 min, 72 km/h = 72,000 m / 3,600 s, 1 mile = 5,280 feet, 1 m = 100 cm, 1 m³ = 1,000 l
+    ("5 km", "5000 m"),
+    ("3 hours", "180 minutes"),
+    ("3 hours 15 minutes", "195 minutes"),
+    ("3 hours and 15 minutes", "3.25 hours"),
+    ("18 dollars and 50 cents", "$18.50"),
+    ("$18", "1800 cents"),
+    ("72 km/h", "20 m/s"),
+    ("1 mile", "5280 feet"),
+    ("1 cubic meter", "1000 liters"),
+    ("1 m^2", "10000 cm^2"),
+    ("1 hectare", "10000 square metres"),
+    ("2 years", "24 months"),
+    ("2 gallons", "32 cups"),
+    ("18 apples per day", "126 apples per week"),
+    (r"\frac{1}{2}\text{ km}", "500 m"),
+    (r"$\frac12$ km", "500 m"),
     ("1 1/2 cups", "1.5 cups"),
     # a unit that one of the two lacks
     ("18", "18 dollars"),
@@ -74,17 +95,13 @@ OTHER = [
     ("1 month", "30 days"),
     ("5 feet 3 inches", "5 feet 4 inches"),
     ("2 hours", "2 hours 30 minutes"),
+    # 2 × 3600 + 30 is no number of seconds, nor of dollars
+    ("2 hours 30 dollars", "7230 seconds"),
+    ("2 hours 30 dollars", "7230 dollars"),
     ("2 hours 30 dollars", "30 dollars"),
-    ("2 hours 30 minutes", "30 minutes"),
-    ("0 hours 15 minutes", "0"),
-    # nothing is converted
-    ("5 km", "5000 m"),
-    ("3 hours", "180 minutes"),
-    ("3 hours 15 minutes", "195 minutes"),
-    ("$18", "1800 cents"),
-    ("1 cubic meter", "1000 liters"),
     ("5 m 3 kg", "3005"),
-    ("5 W/m", "5 W m"),
+    ("5 W/m K", "5 W K/m"),
+    ("5 W/m K", "5 W/m"),
     ("3 glasses", "3 gases"),
     ("5 planes", "5 plans"),
     # words that change the number
@@ -108,7 +125,7 @@ OTHER = [
 ]
 BY_THE_LIBRARY = [
     (r"10\pi\text{ cm}^2", r"10\pi cm^2", True),
-    (r"64\pi cubic inches", r"64\pi", True),
+    (r"10\pi\text{ m}", r"1000\pi\text{ cm}", True),
     (r"10\pi\text{ cm}^2", r"10\pi cm", False),
     (r"10\pi cm", r"10\pi m", False),
     (r"2\sqrt{3} m", r"\sqrt{12}", True),
@@ -156,19 +173,25 @@ def test_units_around_formulas(verifier, gold, stated, same):
     assert verifier.equal(stated, gold) is same
 
 
-def test_an_answer_is_a_number_and_the_words_of_its_unit():
-    assert split_unit("72 km/h") == split_unit("72 kilometers per hour") == ("72", ("kilometre", "/", "hour"))
-    assert split_unit("5 million dollars") == ("5000000", ("dollar",))
-    assert split_unit(r"5\text{ cm}^2") == split_unit("5 square centimetres") == ("5", ("centimetre", "^2"))
-    assert split_unit("10%") == ("10%", ())
-    assert split_unit("2 hours 30 minutes") is split_unit("3 quarters") is None
+def test_a_quantity_is_a_number_and_a_product_of_base_units():
+    """72 km/h: 72, in metres per second 1000/3600 each."""
+    speed = (("metre", 1), ("second", -1))
+    assert read_quantity("72 km/h") == ParsedQuantity("72", PhysicalUnit(speed, Fraction(1000, 3600)))
+    assert read_quantity("72 kilometers per hour") == read_quantity("72 km/h")
+    assert read_quantity("5 million dollars") == ParsedQuantity("5", PhysicalUnit((("dollar", 1),)), scale=10**6)
+    # 2 × 3600 + 30 × 60
+    assert read_quantity("2 hours 30 minutes") == ParsedQuantity("9000", PhysicalUnit((("second", 1),)))
+    assert read_quantity("10%") == ParsedQuantity("10%")
+    conductivity = (("K", -1), ("W", 1), ("metre", -1))
+    assert read_quantity("5 W/m K") == ParsedQuantity("5", PhysicalUnit(conductivity))
+    assert read_quantity("5 W/(m² K)") == ParsedQuantity("5", PhysicalUnit((("K", -1), ("W", 1), ("metre", -2))))
 
 
 @pytest.mark.parametrize(
     "formula", ["2x", "5 x", "5 x/(a b)", "2 sin x", "x+1", "(1, 2)", r"\text{Monday}", "Monday", "2 y z", "5!", ""]
 )
 def test_a_formula_has_no_unit(formula):
-    assert split_unit(formula) == (formula, ())
+    assert read_quantity(formula) == ParsedQuantity(formula)
 
 
 def test_an_answer_counts_in_a_vote_by_its_value():
