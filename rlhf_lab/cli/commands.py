@@ -200,5 +200,7 @@ def dashboard_command(arguments: Sequence[str]) -> None:
         return
     path = Path(arguments[0] if arguments else "dashboard.json")
     if path.suffix != ".json":  # such as the directory of a run
-        raise ConfigError(f"{path} is not a name that ends in .json; the page of a run or study: report {path}")
+        raise ConfigError(
+            f"dashboard needs a name that ends in .json; for the page of a run or study use: report {path}"
+        )
     console.print(f"dashboard: {dashboard.write(path)}")

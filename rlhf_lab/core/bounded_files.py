@@ -18,7 +18,7 @@ from rlhf_lab.core.errors import DataError
 MIB = 2**20
 MAX_ROW_BYTES = 16 * MIB
 """Maximum bytes of one row of a JSONL file. Parsed JSON can need 24 times the memory of its text."""
-MAX_LIST_LENGTH = 1024 * MIB
+MAX_LIST_LENGTH = 256 * MIB
 """Maximum number of characters of a JSON file with a list of rows, which is parsed at once."""
 MAX_JSON_BYTES = 32 * MIB
 """Maximum bytes of a JSON file that is parsed at once, such as a model's config."""

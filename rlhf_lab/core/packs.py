@@ -216,7 +216,10 @@ def _conflicts(found: Sequence[Pack]) -> list[str]:
     problems = []
     for pack in found:
         names = dict.fromkeys(pack.names())
-        problems += [defined_twice(name, definers[name], pack) for name in names if name in definers]
+        twice = [name for name in names if name in definers]
+        if f"pack {pack.name}" in twice:  # the pack was found twice, so all its other names collide as well
+            twice = [f"pack {pack.name}"]
+        problems += [defined_twice(name, definers[name], pack) for name in twice]
         definers = dict.fromkeys(names, pack) | definers
     return problems
 

@@ -73,6 +73,8 @@ def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     changes = changes or {}
     batches = read_trace(source)
     saved = read_object(source / LIMITS_FILE) if source.is_dir() else {}
+    if "signals" in saved:  # a run of an earlier version may have used a rule that is gone
+        saved["signals"] = [name for name in saved["signals"] if name in RULES]
     problems = ["action has no effect, because nothing is trained here; remove it"] if "action" in changes else []
     # The rules on settings are about the changes together with the settings of the run.
     of_run = {name: saved[name] for name in Monitor.__dataclass_fields__ if name in saved}

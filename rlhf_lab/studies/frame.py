@@ -243,7 +243,8 @@ def _read_plan(directory: Path) -> dict[str, Any]:
     problems += [f"study.json lacks {key!r}" for key in required if not plan.get(key)]
     if problems:
         raise DataError(
-            f"{directory} is not a readable study directory: {'; '.join(problems)}; pass the directory of a sweep"
+            f"{directory} is not a readable study directory: {'; '.join(problems)}; pass the directory of a sweep, or "
+            "start the study again"
         )
     return plan
 

@@ -40,10 +40,10 @@ def _claim_lines(kind: str, claims: Sequence[RegisteredClaim]) -> list[str]:
         if not seen:
             lines.append(f"{start}, before any result.")
             continue
-        line = f"{start}, after the results of {seed_words(seen)} had been seen. Other seeds alone decide"
+        line = f"{start}, after the results of {seed_words(seen)} had been seen. Only other seeds count."
         # only claims of `predicts` form families
-        adjusted = ", adjusted separately from earlier claims" if kind == "Claim" else ""
-        lines.append(f"{line}{adjusted}.")
+        line += " Holm's adjustment does not include earlier claims." if kind == "Claim" else ""
+        lines.append(line)
     return lines
 
 
