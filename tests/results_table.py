@@ -16,7 +16,7 @@ RESULTS = results.RESULTS
 PAGE = RESULTS / "README.md"
 DECIDED = (CONFIRMED, REFUTED, SMALLER)
 GROUPS = {
-    "Every claim is decided": "",
+    "Every claim is decided": "These pages are the gallery. Those of the next sections leave something open.",
     "Some claims are decided": "",
     "No claim is decided": "The pages say how many seeds would decide their claims.",
     "Single comparisons": "These pages state no claims. The interval of a run is over prompts, that of a search over "
