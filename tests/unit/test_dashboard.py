@@ -52,7 +52,7 @@ def test_the_reward_nodes_panel_matches_what_is_logged(sections):
 
 
 def test_the_directory_of_a_run_does_not_become_a_file(no_login):
-    with pytest.raises(ConfigError, match=r"dpo-1 is not a name that ends in \.json; .*: report .*dpo-1"):
+    with pytest.raises(ConfigError, match=r"needs a name that ends in \.json; .*: report .*dpo-1"):
         dashboard_command([str(no_login / "dpo-1")])
     assert not list(no_login.iterdir())
 

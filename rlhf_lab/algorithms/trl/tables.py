@@ -247,7 +247,7 @@ ON_POLICY = {
     **handled_by_lab("iterations", "log_kl"),
     **handled_by_lab("overlong_tokens", "missing_eos_penalty", "reward_scaling", "reward_clip"),
     # only read by values of other settings that are refused
-    **handled_by_lab("kl_target", "kl_horizon", "correction_cap", "condition", "inter_weight"),
+    **handled_by_lab("kl_target", "kl_horizon", "correction_cap", "inter_weight"),
     **handled_by_lab("filter_pool", "curriculum_explore"),
 }
 

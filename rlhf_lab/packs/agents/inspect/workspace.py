@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.packs.code.sandbox.jail.launch import MAX_PATH_BYTES
 from rlhf_lab.packs.code.sandbox.levels import MAIN, SandboxTask
 from rlhf_lab.packs.code.sandbox.outcome import Level, ProgramOutcome
@@ -78,14 +77,8 @@ class Workspace:
 
     @property
     def level(self) -> Level:
-        """Isolation level of commands. Raises SandboxUnavailable, or ConfigError for a level that returns no files."""
-        level = choose_level(self.settings, keep=True)
-        if level == "container":
-            raise ConfigError(
-                "level=container cannot return files, but a sample's directory needs them; set a level of namespaces or"
-                " rlimits in the sandbox's file, see docs/agents/interop.md"
-            )
-        return level
+        """Isolation level of commands. Raises SandboxUnavailable, also for a level that returns no files."""
+        return choose_level(self.settings, keep=True)
 
     def run(
         self,
