@@ -282,22 +282,6 @@ def test_keys_change_the_prompt_unless_something_else_has_the_focus(browser, pag
     assert browser.run(prompt) == after
 
 
-def test_any_two_jobs_of_a_study_can_be_chosen(browser, pages):
-    browser.open(pages["study"])
-    rows = "[...document.querySelectorAll('#pairs tbody tr')].map((row) => row.innerText.split('\\t'))"
-    choose = "(([a, b]) => { const s = document.querySelectorAll('#pairs select'); s[0].value = a; s[1].value = b;"
-    choose += " s[1].dispatchEvent(new Event('change')); })"
-    browser.run(f"{choose}([0, 4])")
-    there = browser.run(rows)
-    browser.run(f"{choose}([4, 0])")
-    back = browser.run(rows)
-    assert there[0][:3] == ["algorithm.buffer", "current", "mixed"]
-    gold, dlog = ({row[0]: row for row in found}["gold reward"] for found in (there, back))
-    assert (gold[1], gold[2]) == (dlog[2], dlog[1]) and gold[4] == dlog[4]
-    assert gold[3].startswith("+") and dlog[3] == "−" + gold[3][1:]
-    assert "jobs/5 " in browser.run("document.querySelector('#pairs code').textContent")  # job 2 failed
-
-
 def test_clips_of_speech_can_be_played(browser, tmp_path):
     """Decoded by the browser, as long as they were written, from the page alone; another prompt has another clip."""
     directory = write_run(tmp_path, prompts=4)

@@ -177,7 +177,7 @@ def test_adapters_are_saved_merged_and_score_the_same(toy, tmp_path, overrides):
     [
         ("algorithm.members=2", "algorithm.length_head=true"),
         (
-            *("algorithm.members=2", "algorithm.member_fraction=0.6"),
+            *("algorithm.members=2", "algorithm.member_fraction=0.6", "algorithm.epochs=2"),
             *("algorithm.length_head=true", "algorithm.confidence_weight=0.5", "algorithm.micro_batch_tokens=600"),
         ),
     ],
