@@ -107,16 +107,6 @@ class Fit:
         ends_2 = self.gain([self.d_min, self.d_max])
         return self.position in ("never", "before") and self.alpha <= 0 and bool((ends_2 <= 0).all())
 
-    @property
-    def reason(self) -> str | None:
-        """Reason why the maximum was not observed; None if it was."""
-        return {
-            "never": "no turn in the data: β ≤ 0",
-            "beyond": f"extrapolated: the peak lies beyond the farthest policy, KL {self.d_max**2:.3g}",
-            "before": f"extrapolated: the peak lies before the first policy, KL {self.d_min**2:.3g}",
-            "inside": None,
-        }[self.position]
-
     def gain(self, d_N: ArrayLike) -> FloatArray:
         """Return the gain predicted at (N,) distances ≥ 0, in √nats."""
         return _basis(self.form, floats(d_N)) @ np.array([self.alpha, self.beta])

@@ -126,7 +126,8 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
             continue
         seed_fits = curve.gold.fits
         mean_r2 = float(np.mean([fit.r_squared for fit in seed_fits]))
-        seed_count = f"{len(seed_fits)} seed{'s' * (len(seed_fits) != 1)}"
+        seeds = len(seed_fits) + curve.gold.left_out
+        seed_count = f"{f'{len(seed_fits)} of ' * (curve.gold.left_out > 0)}{seeds} seed{'s' * (seeds != 1)}"
         advantage = "–" if curve.gold.advantage is None else signed(curve.gold.advantage)
         summary = curve.gold.over_seeds
         kl = gain = _turning_count(seed_fits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,14 @@ def test_the_finding_says_where_gold_turns_and_where_it_was_not_seen_to(make_cur
     assert "Gold with hot turns at KL 1.0" in words
     assert "No turn of gold is seen with cold up to KL 3.2" in words
     assert words in write_conclusion(study, build_sections(study)).sentence
+
+
+def test_seeds_with_too_few_policies_are_counted(make_curves):
+    study = make_curves()
+    rows = study.policies
+    is_short = (rows["level"] == "bon") & (rows["seed"] == 0) & (rows["position"] > 1)
+    counts = {row[0]: row[2] for row in fit_rows(level_curves(replace(study, policies=rows[~is_short])))}
+    assert counts == {"bon": "2 of 3 seeds", "hot": "3 seeds", "cold": "3 seeds"}
 
 
 def test_seeds_that_disagree_are_counted(make_curves):
