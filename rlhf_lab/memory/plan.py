@@ -126,6 +126,9 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     plan.sampler = _sampler(stage, models, policy_number, full_block)
     if plan.sampler:
         plan.phases["sampling"] = always + full_bytes + plan.sampler.total
+    elif full_bytes and copies.sampled(stage):
+        # vLLM gets the weights of a full copy of the sharded policy, which every process gathers
+        plan.phases["sending weights"] = always + full_bytes
     scoring = max(_scoring_passes(stage, lines, how), default=0)
     if scoring:
         plan.phases["scoring"] = always + scoring

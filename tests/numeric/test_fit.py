@@ -15,10 +15,12 @@ from test_sampler import CONFIGS, eager_eos, flat, random_model, sample
 
 from rlhf_lab.core.errors import DeviceMemoryError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.memory.copies import policy_shape
 from rlhf_lab.memory.devices import Device
 from rlhf_lab.memory.neutral import fitted, neutral_change
 from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.sampling.decoder import Decoder
+from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.sharding.engine import Engine
 
@@ -142,20 +144,32 @@ def test_the_sampler_draws_the_same_rows_in_smaller_batches(steps: int, monkeypa
     assert 2 <= max(later) <= rows_at_once // 2
 
 
-def test_a_policy_that_fits_no_card_whole_is_sampled_block_by_block() -> None:
-    """70B with an adapter on 16 cards: 17.6 GB of base and of reference each; 141 GB for the full bfloat16 model."""
+def policy_70b(*overrides: str) -> Stage:
+    """Stage of 70B with an adapter on 16 cards: 17.6 GB of base and of reference each."""
     name = "meta-llama/Llama-3.1-70B-Instruct"
-    stage = planned(
+    return planned(
         *("grpo", "model=hf", f"model.path={name}", f"needs.policy={name}", "data=mini_hh", "reward=length"),
         *("needs.reward=null", "model.lora.rank=16", "runtime.dtype=bfloat16", "runtime.device=cpu"),
-        *("sharding=fsdp_full", "sharding.processes=16", "sharding.reference=sharded"),
+        *("sharding=fsdp_full", "sharding.processes=16", "sharding.reference=sharded", *overrides),
     )
+
+
+def test_a_policy_that_fits_no_card_whole_is_sampled_block_by_block() -> None:
+    """The full bfloat16 model takes 141 GB."""
+    stage = policy_70b()
     card = Device("a card", 80 * 10**9, cuda=True)
     full = plan_stage(stage, 16, cuda=True).phases["sampling"]
     assert full > 141e9 + 2 * 17.6e9
     change, plan = neutral_change(stage, card)
     assert change["sharding.sampling"] == "block"
     assert plan is not None and plan.phases["sampling"] <= 80e9
+
+
+def test_weights_for_vllm_are_a_full_copy_of_the_policy() -> None:
+    plan = plan_stage(policy_70b("rollout=vllm"), 16, cuda=True)
+    assert "sampling" not in plan.phases
+    full = 2 * policy_shape(plan.stage).parameters  # bfloat16
+    assert full > 141e9 and plan.phases["sending weights"] == plan.resident_bytes + full
 
 
 LIMITED = """
