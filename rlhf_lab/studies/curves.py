@@ -127,7 +127,9 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
         seed_fits = curve.gold.fits
         mean_r2 = float(np.mean([fit.r_squared for fit in seed_fits]))
         seeds = len(seed_fits) + curve.gold.left_out
-        seed_count = f"{f'{len(seed_fits)} of ' * (curve.gold.left_out > 0)}{seeds} seed{'s' * (seeds != 1)}"
+        seed_count = f"{seeds} seed{'s' * (seeds != 1)}"
+        if curve.gold.left_out:
+            seed_count = f"{len(seed_fits)} of {seed_count}"
         advantage = "–" if curve.gold.advantage is None else signed(curve.gold.advantage)
         summary = curve.gold.over_seeds
         kl = gain = _turning_count(seed_fits)
