@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from rlhf_lab.config import root, smoke
 from rlhf_lab.config.check import check
 from rlhf_lab.config.compose import compose, recipe_values, suggest_key
-from rlhf_lab.config.overrides import forced, is_choice, literal, set_value
+from rlhf_lab.config.overrides import as_overrides, is_choice, literal, set_value
 from rlhf_lab.config.typed_overrides import choice_words, key_of
 from rlhf_lab.core.errors import ConfigError
 
@@ -117,8 +117,7 @@ def job_values(values: dict[str, Any], written: Collection[str]) -> dict[str, An
 
 def name_and_question(fixed: Sequence[str], job: Mapping[str, Any], config_dir: str | None) -> tuple[str, str]:
     """Return (name of a job's last stage, its question); the question is empty if the recipe's own question fits."""
-    swept_words = [f"{forced(key)}={literal(value)}" for key, value in job.items()]
-    written = {key_of(word): word.partition("=")[2] for word in (*fixed, *swept_words)}
+    written = {key_of(word): word.partition("=")[2] for word in (*fixed, *as_overrides(job))}
     recipe = written.get("recipe", "")
     algorithm = written.get("algorithm", "")
     if not recipe or not algorithm:

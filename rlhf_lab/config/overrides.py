@@ -50,6 +50,11 @@ def literal(value: Any) -> str:
     return _text_literal(value) if isinstance(value, str) else str(value)
 
 
+def as_overrides(values: Mapping[str, Any]) -> list[str]:
+    """Return key → value as overrides of a command line."""
+    return [f"{forced(key)}={literal(value)}" for key, value in values.items()]
+
+
 def _text_literal(text: str) -> str:
     """Return text so that the grammar parses it as the same text: unchanged if it is a plain word, else quoted."""
     is_plain = PLAIN_WORD.fullmatch(text) and text.lower() not in SPECIAL_WORDS

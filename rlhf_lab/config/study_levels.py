@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.overrides import forced, level_name, literal
+from rlhf_lab.config.overrides import as_overrides, level_name
 from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.core.errors import ConfigError
 
@@ -19,8 +19,8 @@ def quick_study(study: StudySettings, named: set[str]) -> tuple[StudySettings, l
     """
     quick = {key: value for key, value in study.quick.items() if key not in named}
     levels = {key: value for key, value in quick.items() if key in study.sweep and isinstance(value, list)}
-    overrides = [f"{forced(key)}={literal(value)}" for key, value in quick.items() if key not in levels]
-    return with_levels(study, levels), overrides
+    settings = {key: value for key, value in quick.items() if key not in levels}
+    return with_levels(study, levels), as_overrides(settings)
 
 
 def with_levels(study: StudySettings, levels: dict[str, list[Any]]) -> StudySettings:

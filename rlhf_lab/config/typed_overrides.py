@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override, OverrideType, ValueType
 
 from rlhf_lab.config import inventory, registry, root, schema, words
 from rlhf_lab.config.compose import compose, suggest_key
-from rlhf_lab.config.overrides import MISSING, forced, is_choice, literal, value_at
+from rlhf_lab.config.overrides import MISSING, as_overrides, is_choice, value_at
 from rlhf_lab.core.errors import ConfigError
 
 
@@ -152,7 +152,7 @@ def last_levels(overrides: Sequence[Override]) -> list[Override]:
 
 def choice_words(job: Mapping[str, Any]) -> tuple[str, ...]:
     """Return overrides for the options and the recipe that a job of a sweep chooses."""
-    return tuple(f"{forced(key)}={literal(value)}" for key, value in job.items() if is_choice(key))
+    return tuple(as_overrides({key: value for key, value in job.items() if is_choice(key)}))
 
 
 def key_of(word: str) -> str:

@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlhf_lab.config import command_line, schema, search_space, typed_overrides, typed_sweep
-from rlhf_lab.config.overrides import forced, literal
+from rlhf_lab.config.overrides import as_overrides
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.config.study_settings import StudySettings
 from rlhf_lab.core import invocation
@@ -192,7 +192,7 @@ class SettingsSearch:
 
     def _stage(self, values: Mapping[str, Any], seed: int, level: str = "") -> artifacts.Stage:
         """Return the stage of the command with some values and a seed, or of a compared level of the confirmation."""
-        words = [*self._shared_words(), "study=null", f"seed={seed}", *_overrides(values)]
+        words = [*self._shared_words(), "study=null", f"seed={seed}", *as_overrides(values)]
         config = command_line.check_command(words, self.config_dir).configs[0]
         if self.command.configs[0].question:
             config = config.replace(question=self.command.configs[0].question)
@@ -224,7 +224,7 @@ class SettingsSearch:
             words = ["--config-dir", self.config_dir, *words]
         if seed := self.command.configs[0].seed:
             words.append(f"seed={seed}")
-        return shlex.join([*invocation.program(), *redacted_arguments(words), *_overrides(values)])
+        return shlex.join([*invocation.program(), *redacted_arguments(words), *as_overrides(values)])
 
     def print_trial(self, trial: SearchTrial, state: SearchTrials) -> None:
         words = words_of(trial.values)
@@ -284,7 +284,3 @@ class SettingsSearch:
                 job_finished()
                 if record["status"] == "interrupted":
                     raise KeyboardInterrupt
-
-
-def _overrides(values: Mapping[str, Any]) -> list[str]:
-    return [f"{forced(key)}={literal(value)}" for key, value in values.items()]
